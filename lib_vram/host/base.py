@@ -1,0 +1,73 @@
+"""What every host answers: the one interface behind which the WebUIs differ."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from lib_vram.machine.card import Card
+from lib_vram.plan.result import Plan
+from lib_vram.request import HostName, Mode, Request
+
+GuardMode = Literal["off", "show", "ask", "fix"]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The user's choices in the host's settings page."""
+
+    mode: GuardMode = "ask"
+    refuse_api: bool = False
+    """Whether an API call that will not fit is refused with an error instead of run with a warning."""
+    language: str = "en"
+
+
+@dataclass(frozen=True)
+class FieldWrite:
+    """One field of the page that a fix writes. ``field`` is a logical name that the page's script knows."""
+
+    field: str
+    value: Any
+    previous: Any
+
+
+class Host(Protocol):
+    """A WebUI, or the Lab standing in for one. Nothing outside ``lib_vram/host`` asks which it is."""
+
+    name: HostName
+    title: str
+
+    def version(self) -> str:
+        """Return the host's own version, for people; ``""`` when it cannot be had."""
+
+    def settings(self) -> Settings:
+        """Return the user's choices as they are now."""
+
+    def card(self) -> Card | None:
+        """Return the card that the host computes on as it is now, ``None`` when there is none."""
+
+    def request_from_form(self, tab: Mode, form: Mapping[str, Any]) -> Request:
+        """Return the request that the page's fields describe, with the host's state for the rest.
+
+        Raises:
+            BadInput: a field is not usable; ``NotReady`` when the loaded model's family is not known.
+        """
+
+    def request_from_processing(self, p: Any) -> Request:
+        """Return the request that the host's processing object ``p`` describes, in ``before_process``."""
+
+    def field_writes(self, plan: Plan, original: Request) -> tuple[FieldWrite, ...]:
+        """Return what the page must change for ``plan``, in order."""
+
+    def apply(self, p: Any, plan: Plan, original: Request) -> None:
+        """Write ``plan`` into ``p`` in ``before_process``; what outlives the run is restored by :meth:`restore`."""
+
+    def prepare_run(self, p: Any, request: Request) -> None:
+        """Switch on, for this run, what ``request`` asks of our own levers (tiled VAE, cond and uncond apart)."""
+
+    def restore(self) -> None:
+        """Undo everything that :meth:`apply` and :meth:`prepare_run` left changed; safe to call at any time."""
+
+    def is_open_to_others(self) -> bool:
+        """Whether the page can be reached from other machines without the user having allowed changes."""

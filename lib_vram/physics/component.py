@@ -1,0 +1,53 @@
+"""One model part at work: the question and its answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from lib_vram.request import Attention, Dtype, Family, WeightsDtype
+
+Part = Literal["text_encode", "denoise", "vae_decode", "vae_encode", "controlnet"]
+Code = Literal["ldm", "diffusers"]
+Source = Literal["profile", "trace", "rule"]
+
+
+@dataclass(frozen=True)
+class Component:
+    """One part of one model at one size. ``width`` and ``height`` in pixels of the picture.
+
+    ``batch`` is the number of pictures; with ``cfg`` the part sees twice as many.
+    ``tile`` is the side of a VAE tile in pixels, ``None`` for the whole picture at once.
+    """
+
+    family: Family
+    part: Part
+    width: int
+    height: int
+    batch: int = 1
+    frames: int = 1
+    dtype: Dtype = "fp16"
+    attention: Attention = "sdpa"
+    code: Code = "ldm"
+    cfg: bool = True
+    tile: int | None = None
+    alloc_conf: str = ""
+    weights_dtype: WeightsDtype | None = None
+
+
+@dataclass(frozen=True)
+class ComponentMemory:
+    """What one part needs, activations alone except ``weights_bytes``. All sizes in bytes.
+
+    ``floor_bytes`` is the peak of allocated, ``minimum_bytes`` the smallest device limit at
+    which the replay succeeds, ``comfortable_bytes`` the peak of reserved without a limit.
+    ``low_bytes`` to ``high_bytes`` is where the real peak of allocated is expected.
+    """
+
+    weights_bytes: int
+    floor_bytes: int
+    minimum_bytes: int
+    comfortable_bytes: int
+    low_bytes: int
+    high_bytes: int
+    source: Source

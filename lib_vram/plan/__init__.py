@@ -1,0 +1,1 @@
+"""The plan: the least harmful change that fits."""
