@@ -1,0 +1,1 @@
+"""What a model file holds, read from its header alone."""
