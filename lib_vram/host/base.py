@@ -63,11 +63,17 @@ class Host(Protocol):
     def apply(self, p: Any, plan: Plan, original: Request) -> None:
         """Write ``plan`` into ``p`` in ``before_process``; what outlives the run is restored by :meth:`restore`."""
 
-    def prepare_run(self, p: Any, request: Request) -> None:
-        """Switch on, for this run, what ``request`` asks of our own levers (tiled VAE, cond and uncond apart)."""
+    def prepare_run(self, p: Any, request: Request | None) -> None:
+        """Switch on, for this run, what ``request`` asks of our own levers (tiled VAE, cond and uncond apart).
 
-    def restore(self) -> None:
-        """Undo everything that :meth:`apply` and :meth:`prepare_run` left changed; safe to call at any time."""
+        ``None`` when nothing could be computed: then what the run's own argument asks for.
+        """
+
+    def restore(self, p: Any = None) -> None:
+        """Undo what :meth:`apply` and :meth:`prepare_run` changed for the run of ``p``, ``None``: for every run.
+
+        Safe to call at any time. A run inside another (a detailer's) must not lose the outer one's changes.
+        """
 
     def is_open_to_others(self) -> bool:
         """Whether the page can be reached from other machines without the user having allowed changes."""

@@ -1,0 +1,120 @@
+"""Everything that VRAM Guard registers with a WebUI, in one place.
+
+The host clears its callbacks on *Reload UI* and runs only ``scripts/`` again, while this package
+stays imported: so nothing here runs at import, and :func:`register` may be called any number of times.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+from lib_vram.errors import HostFault
+from lib_vram.guard.argument import DEFAULT_TILE_SIZE, TILE_SIZE_LIMITS, TILE_SIZE_STEP, TITLE
+from lib_vram.guard.guard import Guard
+from lib_vram.host import detect
+from lib_vram.host.webui import MODE_KEY, MODES, REFUSE_KEY
+from lib_vram.message import sentence
+
+logger = logging.getLogger("vram_guard")
+SECTION = ("vram_guard", TITLE)
+
+
+@lru_cache(maxsize=1)
+def guard() -> Guard | None:
+    """Return the guard of this process, ``None`` in a host that is not supported (said once, in one line)."""
+    try:
+        return Guard(detect.current())
+    except HostFault as fault:
+        logger.warning("%s", fault)
+        return None
+
+
+def register() -> None:
+    """Register with the host. Called from the bottom of the script file, again after every *Reload UI*."""
+    from modules import script_callbacks
+
+    if guard() is None:
+        return
+    script_callbacks.on_ui_settings(_on_ui_settings)
+    script_callbacks.on_ui_tabs(_on_ui_tabs)
+    script_callbacks.on_app_started(_on_app_started)
+    script_callbacks.on_script_unloaded(_on_script_unloaded)
+
+
+def before_process(p: Any, arguments: Sequence[Any]) -> None:
+    """Pass the script's hook on to the guard."""
+    active = guard()
+    if active is not None:
+        active.before_process(p, arguments)
+
+
+def after_run(p: Any) -> None:
+    """Pass the script's last hook on to the guard."""
+    active = guard()
+    if active is not None:
+        active.after_run(p)
+
+
+def controls(tab: str) -> list[Any]:
+    """Create the accordion of ``tab`` and return its controls in the order of the script's arguments."""
+    import gradio as gr
+
+    active = guard()
+    language = active.host.settings().language if active else "en"
+    own_tiles = active is not None and active.host.name == "a1111"
+    low, high = TILE_SIZE_LIMITS
+    with gr.Accordion(label=sentence("guard.accordion", language), open=False, visible=active is not None):
+        run = gr.Textbox(label="run", value="", visible=False, elem_id=f"{tab}_vram_guard_run")
+        tiled = gr.Checkbox(
+            label=sentence("guard.tiled", language), info=sentence("guard.tiled_info", language),
+            value=False, visible=own_tiles, elem_id=f"{tab}_vram_guard_tiled",
+        )  # fmt: skip
+        tile_size = gr.Slider(
+            label=sentence("guard.tile_size", language), minimum=low, maximum=high, step=TILE_SIZE_STEP,
+            value=DEFAULT_TILE_SIZE, visible=own_tiles, elem_id=f"{tab}_vram_guard_tile_size",
+        )  # fmt: skip
+        apart = gr.Checkbox(
+            label=sentence("guard.apart", language), info=sentence("guard.apart_info", language),
+            value=False, elem_id=f"{tab}_vram_guard_apart",
+        )  # fmt: skip
+    created = [run, tiled, tile_size, apart]
+    for control in created:
+        control.do_not_save_to_config = True
+    return created
+
+
+def _on_ui_settings() -> None:
+    import gradio as gr
+    from modules import shared
+
+    active = guard()
+    language = active.host.settings().language if active else "en"
+    choices = [(sentence(f"guard.mode_{mode}", language), mode) for mode in MODES]
+    shared.opts.add_option(
+        MODE_KEY,
+        shared.OptionInfo("ask", sentence("guard.setting_mode", language), gr.Radio, {"choices": choices}, section=SECTION),
+    )
+    shared.opts.add_option(
+        REFUSE_KEY, shared.OptionInfo(False, sentence("guard.setting_refuse_api", language), section=SECTION)
+    )
+
+
+def _on_ui_tabs() -> list[tuple[Any, str, str]]:
+    from lib_vram.ui import tab
+
+    return tab.on_ui_tabs(guard())
+
+
+def _on_app_started(demo: Any, app: Any) -> None:
+    from lib_vram.ui import routes
+
+    routes.add_routes(app, guard())
+
+
+def _on_script_unloaded() -> None:
+    active = guard()
+    if active is not None:
+        active.stop()

@@ -1,0 +1,1 @@
+"""The guard: what happens between pressing Generate and the first step."""

@@ -1,0 +1,168 @@
+"""The guard: looks at what is about to run, and warns, fixes or refuses as the user wants."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from lib_vram.errors import BadInput
+from lib_vram.estimate.estimator import estimate
+from lib_vram.estimate.result import Estimate
+from lib_vram.guard import infotext
+from lib_vram.guard.argument import RunArgument
+from lib_vram.guard.check import Check
+from lib_vram.guard.fail_open import fail_open
+from lib_vram.guard.refusal import lift, refusal_text, refuse, steps_text, wont_fit
+from lib_vram.message import Message, render, say
+from lib_vram.plan.result import Plan
+from lib_vram.plan.search import make_plan
+from lib_vram.request import Mode, Request
+
+if TYPE_CHECKING:
+    from lib_vram.host.base import Host, Settings
+
+logger = logging.getLogger("vram_guard")
+
+
+def _check_fault(fault: Exception, *_: Any) -> Check:
+    return Check.unknown(say("guard.own_fault", reason=type(fault).__name__))
+
+
+def _no_answer(*_: Any) -> None:
+    return None
+
+
+class Guard:
+    """One guard for a host. It keeps nothing between runs but the host."""
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+
+    @fail_open(instead=_check_fault)
+    def check_form(self, tab: Mode, form: Mapping[str, Any]) -> Check:
+        """Return what the page's fields would need, and a plan when that does not fit. Never raises for bad fields."""
+        try:
+            request = self.host.request_from_form(tab, form)
+        except BadInput as bad:
+            return Check.unknown(reason_of(bad))
+        result = estimate(request)
+        return Check(result, request, make_plan(request) if result.verdict == "wont_fit" else None)
+
+    def before_process(self, p: Any, run_argument: Sequence[Any] | RunArgument) -> None:
+        """Do what the user wants about the run of ``p``, from the host's hook of the same name.
+
+        Fails open. The one thing that may stop the run is a refusal that was asked for; it does so from ``p.init``.
+        """
+        self._start(p)
+        argument = self._argument(run_argument)
+        if argument is not None:
+            self._decide(p, argument)
+
+    @fail_open(instead=_no_answer)
+    def after_run(self, p: Any) -> None:
+        """Give back what the run of ``p`` changed. Not sure to be called: a failed run ends without it."""
+        self.host.restore(p)
+
+    @fail_open(instead=_no_answer)
+    def stop(self) -> None:
+        """Undo everything, as when the extension is unloaded."""
+        self.host.restore()
+
+    @fail_open(instead=_no_answer)
+    def _start(self, p: Any) -> None:
+        self.host.restore(p)
+        lift(p)
+        p.extra_generation_params.pop(infotext.KEY, None)
+
+    @fail_open(instead=_no_answer)
+    def _argument(self, values: Sequence[Any] | RunArgument) -> RunArgument | None:
+        if isinstance(values, RunArgument):
+            return values
+        try:
+            return RunArgument.of(values)
+        except BadInput as bad:
+            logger.warning("VRAM Guard: %s. This run goes by the settings.", bad)
+            return RunArgument()
+
+    @fail_open(instead=_no_answer)
+    def _decide(self, p: Any, argument: RunArgument) -> None:
+        settings = self.host.settings()
+        try:
+            request = self.host.request_from_processing(p)
+        except BadInput as bad:
+            logger.info("VRAM Guard cannot look at this run: %s", bad)
+            self.host.prepare_run(p, None)
+            return
+        action = _action(argument, settings, is_api=bool(getattr(p, "is_api", False)))
+        result = estimate(request) if action != "nothing" else None
+        if result is None or result.verdict != "wont_fit":
+            self.host.prepare_run(p, request)
+            return
+        self._will_not_fit(p, request, result, action, settings)
+
+    def _will_not_fit(self, p: Any, request: Request, result: Estimate, action: str, settings: Settings) -> None:
+        plan = make_plan(request)
+        if action.startswith("fix") and plan.fits:
+            self._fix(p, request, plan, settings)
+        elif action in ("refuse", "fix_or_refuse"):
+            text = refusal_text(result, plan, settings.language)
+            logger.warning("VRAM Guard: %s", text)
+            refuse(p, text)
+        else:
+            self._warn(p, request, result, plan, settings, quiet=action == "log")
+
+    def _fix(self, p: Any, request: Request, plan: Plan, settings: Settings) -> None:
+        self.host.apply(p, plan, request)
+        self.host.prepare_run(p, plan.request)
+        line = infotext.changes_line(request, plan.request)
+        if line:
+            p.extra_generation_params[infotext.KEY] = line
+        _tell(p, render(say("guard.fixed", changes=steps_text(plan, settings.language)), settings.language))
+
+    def _warn(
+        self, p: Any, request: Request, result: Estimate, plan: Plan, settings: Settings, *, quiet: bool
+    ) -> None:
+        self.host.prepare_run(p, request)
+        language = settings.language
+        text = render(wont_fit(result, language, "guard.warned"), language)
+        if plan.fits:
+            text += " " + render(say("guard.would_fit", changes=steps_text(plan, language)), language)
+        if quiet:
+            logger.warning("%s", text)
+            return
+        p.extra_generation_params[infotext.KEY] = infotext.warning_line(result)
+        _tell(p, text)
+
+
+def _action(argument: RunArgument, settings: Settings, *, is_api: bool) -> str:
+    """Return what to do about a run that will not fit.
+
+    ``nothing``, ``log`` (say it in the log alone), ``warn``, ``fix``, ``fix_or_refuse`` or ``refuse``.
+    """
+    if argument.mode == "refuse":
+        return "refuse"
+    mode = argument.mode or settings.mode
+    refuses = is_api and settings.refuse_api and not argument.mode
+    if mode in ("off", "run"):
+        return "nothing"
+    if mode == "fix":
+        return "fix_or_refuse" if refuses else "fix"
+    if refuses:
+        return "refuse"
+    return "log" if mode == "show" else "warn"
+
+
+def reason_of(bad: BadInput) -> Message:
+    """Return why no request could be made, for people."""
+    if bad.field == "device":
+        return say("guard.no_card")
+    if bad.field == "model.family":
+        return say("guard.family_unknown", name=str(bad.got))
+    return say("guard.not_usable", reason=str(bad))
+
+
+def _tell(p: Any, text: str) -> None:
+    """Say ``text`` in the log and under the gallery."""
+    logger.warning("%s", text)
+    p.comment(text)

@@ -1,0 +1,67 @@
+"""Refusing a run so that people and programs see why.
+
+A hook that raises is only logged by the hosts, and an interrupted run answers an API call with
+200 and no pictures. So the refusal waits in the processing object's ``init``, the first thing
+that runs outside the hosts' own exception handling: the page shows it in red, the API answers 500.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from lib_vram.errors import Refused
+from lib_vram.estimate.result import Estimate
+from lib_vram.message import render, say, sentence
+from lib_vram.plan.result import Plan
+
+_MARK = "vram_guard_refusal"
+
+
+def refuse(p: Any, text: str) -> None:
+    """Make the run of ``p`` end with ``text`` before anything is computed."""
+
+    def init(*arguments: Any, **named: Any) -> NoReturn:
+        raise Refused(text)
+
+    setattr(init, _MARK, True)
+    p.init = init
+
+
+def lift(p: Any) -> None:
+    """Take back a refusal that ``p`` still carries from an earlier run."""
+    if hasattr(vars(p).get("init"), _MARK):
+        del p.init
+
+
+def refusal_text(estimate: Estimate, plan: Plan, language: str) -> str:
+    """Return one paragraph: what will not fit, where, and what would.
+
+    It never says "out of memory": some hosts take any exception with these words for a fault of the device.
+    """
+    parts = [render(wont_fit(estimate, language, "guard.refused"), language)]
+    if plan.fits:
+        parts.append(render(say("guard.would_fit", changes=steps_text(plan, language)), language))
+    elif plan.when_not:
+        parts.append(render(plan.when_not, language))
+    return " ".join(parts)
+
+
+def wont_fit(estimate: Estimate, language: str, key: str) -> Any:
+    """Return the message ``key`` with the figures of the phase that binds."""
+    binding = estimate.binding
+    return say(
+        key,
+        phase=phase_name(binding.name, language) if binding else "",
+        need_bytes=binding.needs_bytes if binding else estimate.peak_bytes,
+        available_bytes=estimate.available_bytes,
+    )
+
+
+def phase_name(name: str, language: str) -> str:
+    """Return the phase as people call it: ``VAE decode``."""
+    return sentence(f"guard.phase_{name}", language)
+
+
+def steps_text(plan: Plan, language: str) -> str:
+    """Return the plan's steps as one sentence part."""
+    return "; ".join(render(step.text, language) for step in plan.steps)

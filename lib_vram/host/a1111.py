@@ -1,0 +1,143 @@
+"""AUTOMATIC1111: models stay on the card unless a flag says otherwise; it has no tiled VAE, so we bring one."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from lib_vram.host import units
+from lib_vram.host.asked import Asked
+from lib_vram.host.patches import Run
+from lib_vram.host.webui import WebUI, dtype_name, stands_in
+from lib_vram.machine.card import Card
+from lib_vram.request import HostName, Request
+
+_ATTENTION = {
+    "xformers": "xformers", "sdp": "sdpa", "sdp-no-mem": "sdpa", "sub-quadratic": "sub_quad",
+    "Doggettx": "split", "InvokeAI": "split", "V1": "split",
+}  # fmt: skip
+
+
+class A1111(WebUI):
+    """AUTOMATIC1111's WebUI and forks of the same code."""
+
+    name: HostName = "a1111"
+    title = "AUTOMATIC1111"
+    memory_flags = frozenset(
+        {"medvram", "medvram-sdxl", "lowvram", "lowram", "no-half", "no-half-vae", "upcast-sampling", "precision"}
+    )
+
+    def version(self) -> str:
+        """Return the tag of the WebUI's own repository; ``""`` when it has none."""
+        from modules import launch_utils
+
+        tag = launch_utils.git_tag()
+        return "" if tag == "<none>" else tag
+
+    def host_part(self, want: Asked, card: Card) -> dict[str, Any]:
+        """Return the VAE, with our tiles, and whether cond and uncond go together."""
+        from modules import devices
+
+        vae = {"dtype": dtype_name(devices.dtype_vae, "fp16"), "tiled": want.tiled}
+        if want.tiled:
+            vae["tile_size"] = want.tile_size
+        together = bool(self.option("batch_cond_uncond", True)) and not want.apart
+        return {"vae": vae, "batch_cond_uncond": together}
+
+    def asked(self, p: Any) -> Asked:
+        """Return what ``p`` asks for; an installed *Tiled VAE* that is on counts as tiled."""
+        want = super().asked(p)
+        tile = units.tiled_vae_tile(p)
+        return want if tile is None else dataclasses.replace(want, tiled=True, tile_size=tile)
+
+    def weights_dtype(self, path: str | None, card: Card) -> str:
+        """Return the UNet's type: fp8 by an option, fp32 by ``--no-half``, else fp16."""
+        from modules import devices, shared
+
+        if str(self.option("fp8_storage", "Disable")) not in ("Disable", "False", "None"):
+            return "fp8"
+        if getattr(shared.cmd_opts, "no_half", False):
+            return "fp32"
+        return dtype_name(devices.dtype, "fp16")
+
+    def attention(self, card: Card) -> str:
+        """Return the attention in use; before a model is loaded and on a stand-in card, what the host would choose."""
+        from modules import sd_hijack
+
+        optimizer = sd_hijack.current_optimizer
+        if optimizer is None or stands_in(card):
+            return self._attention_to_come()
+        return _ATTENTION.get(optimizer.name, "sdpa")
+
+    def _attention_to_come(self) -> str:
+        """Return the choice of the settings or the flags; *Automatic* is Doggettx where xformers is not asked for."""
+        from modules import sd_hijack, shared
+
+        choice = self.option("cross_attention_optimization", "Automatic")
+        if choice == "None":
+            return "math"
+        named = [item for item in sd_hijack.optimizers if item.title() == choice]
+        asked = [item for item in sd_hijack.optimizers if getattr(shared.cmd_opts, item.cmd_opt or "", False)]
+        return _ATTENTION.get((named or asked)[0].name, "sdpa") if named or asked else "split"
+
+    def lever_pairs(self, original: Request, changed: Request) -> list[tuple[str, Any, Any]]:
+        """Return the switches of our own accordion."""
+        pairs = [("vae_tiled", original.vae.tiled, changed.vae.tiled)]
+        if changed.vae.tiled and changed.vae.tile_size:
+            pairs.append(("vae_tile_size", original.vae.tile_size, changed.vae.tile_size))
+        return pairs + super().lever_pairs(original, changed)
+
+    def prepare_run(self, p: Any, request: Request | None) -> None:
+        """Switch on tiled decoding and the separate cond and uncond for the run of ``p``."""
+        argument = units.own_argument(p)
+        apart = not request.batch_cond_uncond if request else argument.apart
+        tiled = request.vae.tiled if request else argument.tiled
+        if apart:
+            self._apart(p)
+        if tiled and units.tiled_vae_tile(p) is None:
+            size = (request.vae.tile_size if request else None) or argument.tile_size
+            self._tiled(self.runs.of(p), size)
+
+    def _apart(self, p: Any) -> None:
+        """Have the host compute cond and uncond one after the other: it reads this option at every step."""
+        from modules import shared
+
+        if not self.option("batch_cond_uncond", True):
+            return
+        run = self.runs.of(p)
+        if p.override_settings_restore_afterwards:
+            run.of_run.set_item(p.override_settings, "batch_cond_uncond", False)
+        else:
+            run.of_run.set_item(shared.opts.data, "batch_cond_uncond", False)
+
+    def _tiled(self, run: Run, tile_size: int) -> None:
+        """Wrap the one function through which this host decodes, whatever model is loaded by then.
+
+        The decoder itself is wrapped for the length of each call only, so a model that is swapped
+        in during the run is covered and none is left wrapped.
+        """
+        from modules import sd_samplers_common
+
+        run.of_run.set_attribute(
+            sd_samplers_common,
+            "samples_to_images_tensor",
+            _decoding_tiled(sd_samplers_common.samples_to_images_tensor, run, tile_size),
+        )
+
+
+def _decoding_tiled(original: Callable[..., Any], run: Run, tile_size: int) -> Callable[..., Any]:
+    def samples_to_images_tensor(sample: Any, approximation: Any = None, model: Any = None) -> Any:
+        from modules import shared
+
+        from lib_vram.host import tiled_decode
+
+        if not run.active:
+            return original(sample, approximation, model)
+        decoder = getattr((model or shared.sd_model).first_stage_model, "decoder", None)
+        if decoder is None:
+            return original(sample, approximation, model)
+        with tiled_decode.tiled(decoder, tile_size):
+            return original(sample, approximation, model)
+
+    return samples_to_images_tensor

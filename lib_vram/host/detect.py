@@ -1,0 +1,108 @@
+"""Which host this is, by the module that exists."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from importlib.util import find_spec
+
+from lib_vram.errors import HostFault
+from lib_vram.host.base import Host
+from lib_vram.message import render, say
+
+
+def _exists(module: str) -> bool:
+    """Whether ``module`` can be imported; importing its parents at most, and only those that the host has loaded anyway."""
+    if module in sys.modules:
+        return True
+    parent = module.rpartition(".")[0]
+    if parent and not _exists(parent):
+        return False
+    try:
+        return find_spec(module) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def current() -> Host:
+    """Return the host that this process is.
+
+    Raises:
+        HostFault: it is a host that is not supported, or none that is known; one clear line.
+    """
+    for is_it, make in _HOSTS:
+        if is_it():
+            return make()
+    raise HostFault(render(say("guard.host_unknown")))
+
+
+def _forge() -> Host:
+    from lib_vram.host.forge import Forge
+
+    return Forge()
+
+
+def _a1111() -> Host:
+    from lib_vram.host.a1111 import A1111
+
+    return A1111()
+
+
+def _not_supported(name: str) -> Callable[[], Host]:
+    def refuse() -> Host:
+        raise HostFault(render(say("guard.host_not_supported", host=name)))
+
+    return refuse
+
+
+def _is_sdnext() -> bool:
+    """SD.Next keeps the layout of A1111 and offloads models by a module of its own."""
+    return _exists("modules.sd_offload")
+
+
+def _is_neo() -> bool:
+    """Neo keeps Forge's layout; its presets of model families are a module of their own."""
+    return _exists("backend.memory_management") and _exists("modules_forge.presets")
+
+
+_HOSTS:
+        if is_it():
+            return make()
+    raise HostFault(render(say("guard.host_unknown")))
+
+
+def _forge() -> Host:
+    from lib_vram.host.forge import Forge
+
+    return Forge()
+
+
+def _a1111() -> Host:
+    from lib_vram.host.a1111 import A1111
+
+    return A1111()
+
+
+def _not_supported(name: str) -> Callable[[], Host]:
+    def refuse() -> Host:
+        raise HostFault(render(say("guard.host_not_supported", host=name)))
+
+    return refuse
+
+
+def _is_sdnext() -> bool:
+    return _exists("modules.sd_hijack_accelerate") or _exists("modules.modelstats")
+
+
+def _is_neo() -> bool:
+    """Neo has no *GPU Weights* slider, and its samplers moved to a package of their own."""
+    return _exists("backend.memory_management") and not _exists("modules.sd_hijack") and not _exists("modules.lowvram")
+
+
+_HOSTS: tuple[tuple[Callable[[], bool], Callable[[], Host]], ...] = (
+    (_is_sdnext, _not_supported("SD.Next")),
+    (_is_neo, _not_supported("Forge Neo")),
+    (lambda: _exists("backend.memory_management"), _forge),
+    (lambda: _exists("ldm_patched.modules.model_management"), _not_supported("reForge, Forge Classic")),
+    (lambda: _exists("modules.lowvram"), _a1111),
+)

@@ -1,0 +1,195 @@
+"""Forge: it swaps weights to keep a reserve for computing, and brings its own tiled VAE (*Never OOM*)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from lib_vram.host import units
+from lib_vram.host.asked import Asked
+from lib_vram.host.patches import Patches, Run
+from lib_vram.host.webui import WebUI, dtype_name, stands_in
+from lib_vram.machine.card import Card
+from lib_vram.model.inspect import inspect_file
+from lib_vram.request import HostName, Request
+from lib_vram.units import MIB
+
+NEVER_OOM = "never oom integrated"
+UNET, VAE = 0, 1
+"""Positions of the two switches in that script's arguments."""
+
+_ATTENTION = {
+    "attention_xformers": "xformers", "attention_pytorch": "sdpa",
+    "attention_split": "split", "attention_sub_quad": "sub_quad", "attention_basic": "math",
+}  # fmt: skip
+_QUANTISED = ("fp8", "q8_0", "q4_k", "q4_0", "nf4", "int8")
+
+
+class Forge(WebUI):
+    """lllyasviel's Forge."""
+
+    name: HostName = "forge"
+    title = "Forge"
+    memory_flags = frozenset(
+        {
+            "always-gpu", "always-high-vram", "always-normal-vram", "always-low-vram", "always-no-vram",
+            "always-offload-from-vram", "all-in-fp32", "all-in-fp16", "unet-in-bf16", "unet-in-fp16",
+            "unet-in-fp8-e4m3fn", "unet-in-fp8-e5m2", "vae-in-fp16", "vae-in-fp32", "vae-in-bf16", "vae-in-cpu",
+            "clip-in-fp8-e4m3fn", "clip-in-fp8-e5m2", "clip-in-fp16", "clip-in-fp32", "attention-split",
+            "attention-quad", "attention-pytorch", "cuda-malloc", "cuda-stream", "pin-shared-memory",
+        }
+    )  # fmt: skip
+
+    def version(self) -> str:
+        """Return Forge's version."""
+        from modules_forge import forge_version
+
+        return str(forge_version.version)
+
+    def asked(self, p: Any) -> Asked:
+        """Return what ``p`` asks for, with the switches of *Never OOM*; our own tiled switch is the same lever here."""
+        want = super().asked(p)
+        switches = units.arguments_of(p, NEVER_OOM)
+        unet, vae = (bool(switches[UNET]), bool(switches[VAE])) if len(switches) > VAE else (False, False)
+        return dataclasses.replace(want, never_oom_unet=unet, never_oom_vae=vae)
+
+    def host_part(self, want: Asked, card: Card) -> dict[str, Any]:
+        """Return the VAE, Forge's own memory settings and whether cond and uncond go together."""
+        return {
+            "vae": {"dtype": self._vae_dtype(card)},
+            "batch_cond_uncond": not want.apart,
+            "forge": {
+                "inference_memory_bytes": self._inference_memory_bytes(want),
+                "never_oom_vae": want.never_oom_vae or want.tiled,
+                "never_oom_unet": want.never_oom_unet,
+            },
+        }
+
+    def _inference_memory_bytes(self, want: Asked) -> int:
+        """Return the reserve for computing: the run's own, that of the page's *GPU Weights*, or Forge's current one."""
+        from backend import memory_management
+
+        if want.inference_memory_mb is not None:
+            return int(want.inference_memory_mb) * MIB
+        if want.gpu_weights_mb is not None:
+            return max(0, int(memory_management.total_vram) - int(want.gpu_weights_mb)) * MIB
+        return int(memory_management.current_inference_memory)
+
+    def _vae_dtype(self, card: Card) -> str:
+        from backend import memory_management
+        from backend.args import args
+
+        if stands_in(card) and not (args.vae_in_fp32 or args.all_in_fp32):
+            return "fp16" if args.vae_in_fp16 else "bf16"
+        return dtype_name(memory_management.vae_dtype(), "fp16")
+
+    def weights_dtype(self, path: str | None, card: Card) -> str:
+        """Return the UNet's type: of *Diffusion in Low Bits*, of a quantised file, else fp16 (fp32 by a flag)."""
+        from backend.args import args
+
+        chosen = str(self.option("forge_unet_storage_dtype", "Automatic"))
+        if "nf4" in chosen or "fp4" in chosen:
+            return "nf4"
+        if "float8" in chosen or args.unet_in_fp8_e4m3fn or args.unet_in_fp8_e5m2:
+            return "fp8"
+        stored = self._stored_dtype(path)
+        if stored in _QUANTISED:
+            return stored
+        if args.all_in_fp32:
+            return "fp32"
+        return "bf16" if args.unet_in_bf16 else "fp16"
+
+    @staticmethod
+    def _stored_dtype(path: str | None) -> str:
+        parts = inspect_file(path).components if path else ()
+        return next((part.dtype for part in parts if part.name in ("unet", "transformer")), "")
+
+    def attention(self, card: Card) -> str:
+        """Return the attention that Forge chose at its start, on a stand-in card what it would choose there."""
+        from backend import attention
+        from backend.args import args
+
+        if stands_in(card) and not (args.attention_split or args.attention_quad):
+            return "sdpa"
+        return _ATTENTION.get(getattr(attention.attention_function, "__name__", ""), "sdpa")
+
+    def lever_pairs(self, original: Request, changed: Request) -> list[tuple[str, Any, Any]]:
+        """Return Forge's own switches, and ours for cond and uncond."""
+        before, after = original.forge, changed.forge
+        weights = [self._gpu_weights_mb(item.inference_memory_bytes) for item in (before, after)]
+        return [
+            ("never_oom_vae", before.never_oom_vae, after.never_oom_vae),
+            ("never_oom_unet", before.never_oom_unet, after.never_oom_unet),
+            ("gpu_weights_mb", weights[0], weights[1]),
+            *super().lever_pairs(original, changed),
+        ]
+
+    @staticmethod
+    def _gpu_weights_mb(inference_memory_bytes: int) -> int:
+        from backend import memory_management
+
+        return max(0, int(memory_management.total_vram) - inference_memory_bytes // MIB)
+
+    def prepare_run(self, p: Any, request: Request | None) -> None:
+        """Set *Never OOM*'s switches, the reserve and the separate cond and uncond for the run of ``p``."""
+        if request is None:
+            argument = units.own_argument(p)
+            apart, wanted = argument.apart, {VAE: True} if argument.tiled else {}
+        else:
+            apart = not request.batch_cond_uncond
+            wanted = {UNET: request.forge.never_oom_unet, VAE: request.forge.never_oom_vae}
+        self._never_oom(p, wanted)
+        if request is not None:
+            self._reserve(p, request)
+        if apart:
+            run = self.runs.of(p)
+            run.of_run.set_attribute(p, "sample", _sampling_apart(p.sample, run))
+
+    def _never_oom(self, p: Any, wanted: dict[int, bool]) -> None:
+        """Switch on what is wanted and not on yet. The script reads its arguments in its ``process``, after us."""
+        present = units.arguments_of(p, NEVER_OOM)
+        missing = {place: True for place, on in wanted.items() if on and not (len(present) > place and present[place])}
+        if missing and not units.with_arguments(p, NEVER_OOM, missing) and VAE in missing:
+            from backend import memory_management
+
+            self.runs.of(p).of_run.set_attribute(memory_management, "VAE_ALWAYS_TILED", True)
+
+    def _reserve(self, p: Any, request: Request) -> None:
+        """Give this one generation the reserve that ``request`` has, when it is another than Forge's current one."""
+        from backend import memory_management
+
+        wanted = request.forge.inference_memory_bytes
+        if wanted != memory_management.current_inference_memory and "forge_inference_memory" not in p.override_settings:
+            self.runs.of(p).of_run.set_item(p.override_settings, "forge_inference_memory", wanted // MIB)
+
+
+def _sampling_apart(sample: Callable[..., Any], run: Run) -> Callable[..., Any]:
+    """Return ``p.sample`` during which Forge computes cond and uncond one after the other; undone when it ends."""
+
+    def sample_apart(*arguments: Any, **named: Any) -> Any:
+        from backend.sampling import sampling_function
+
+        patches = Patches()
+        patches.set_attribute(
+            sampling_function, "calc_cond_uncond_batch", _one_by_one(sampling_function.calc_cond_uncond_batch)
+        )
+        try:
+            return sample(*arguments, **named)
+        finally:
+            patches.undo()
+
+    return sample_apart
+
+
+def _one_by_one(together: Callable[..., Any]) -> Callable[..., Any]:
+    """Return Forge's function for both halves as two calls with one half each."""
+
+    def calc_cond_uncond_batch(model: Any, cond: Any, uncond: Any, *rest: Any) -> Any:
+        if uncond is None:
+            return together(model, cond, uncond, *rest)
+        cond_result, _ = together(model, cond, None, *rest)
+        _, uncond_result = together(model, [], uncond, *rest)
+        return cond_result, uncond_result
+
+    return calc_cond_uncond_batch

@@ -1,0 +1,72 @@
+"""The scripts of a processing object and their arguments: finding them, reading them, replacing one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from lib_vram.errors import BadInput
+from lib_vram.guard.argument import TITLE, RunArgument
+from lib_vram.host.asked import ControlNet, name_or_none
+
+CONTROLNET = "controlnet"
+TILED_VAE = "tiled vae"
+
+
+def script_titled(p: Any, title: str) -> Any | None:
+    """Return the always-on script of that title (lower case), ``None`` when ``p`` has none."""
+    scripts = getattr(getattr(p, "scripts", None), "alwayson_scripts", None) or []
+    return next((script for script in scripts if script.title().lower() == title.lower()), None)
+
+
+def arguments_of(p: Any, title: str) -> tuple[Any, ...]:
+    """Return the arguments that the script of that title will get, ``()`` when there is no such script."""
+    script = script_titled(p, title)
+    if script is None or script.args_from is None or not p.script_args:
+        return ()
+    return tuple(p.script_args[script.args_from : script.args_to])
+
+
+def with_arguments(p: Any, title: str, values: Mapping[int, Any]) -> bool:
+    """Give the script of that title other arguments, by position, on a copy; whether there is such a script.
+
+    The host hands one list of arguments to every run of an API server, so it is never changed in place.
+    """
+    script = script_titled(p, title)
+    if script is None or script.args_from is None:
+        return False
+    arguments = list(p.script_args)
+    for position, value in values.items():
+        arguments[script.args_from + position] = value
+    p.script_args = type(p.script_args)(arguments) if isinstance(p.script_args, (list, tuple)) else arguments
+    return True
+
+
+def own_argument(p: Any) -> RunArgument:
+    """Return our own script's argument, the default one when it is missing or not usable."""
+    try:
+        return RunArgument.of(arguments_of(p, TITLE))
+    except BadInput:
+        return RunArgument()
+
+
+def controlnets(p: Any) -> tuple[ControlNet, ...]:
+    """Return the enabled ControlNet units with a model, from unit objects or the API's dicts."""
+    found = [_unit(argument) for argument in arguments_of(p, CONTROLNET)]
+    return tuple(unit for unit in found if unit is not None)
+
+
+def _unit(argument: Any) -> ControlNet | None:
+    values = argument if isinstance(argument, Mapping) else getattr(argument, "__dict__", {})
+    model = name_or_none(values.get("model"))
+    if model is None or not values.get("enabled", isinstance(argument, Mapping)):
+        return None
+    return ControlNet(model, bool(values.get("low_vram", values.get("lowvram", False))))
+
+
+def tiled_vae_tile(p: Any) -> int | None:
+    """Return multidiffusion's decoder tile in pixels when its *Tiled VAE* is on for this run."""
+    arguments = arguments_of(p, TILED_VAE)
+    if len(arguments) < 3 or not arguments[0]:
+        return None
+    return int(arguments[2]) * 8

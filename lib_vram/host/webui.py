@@ -1,0 +1,337 @@
+"""What A1111 and Forge share: reading the page, the processing object and the options; writing a plan back."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any
+
+from lib_vram.errors import NotReady
+from lib_vram.host import asked as asking
+from lib_vram.host import img_batches, networks, units
+from lib_vram.host.asked import Asked
+from lib_vram.host.base import FieldWrite, GuardMode, Settings
+from lib_vram.host.patches import Runs
+from lib_vram.machine.card import Card
+from lib_vram.machine.cards import current_card
+from lib_vram.message import language_of
+from lib_vram.model.inspect import inspect_file
+from lib_vram.plan.result import Plan
+from lib_vram.request import Hires, HostName, Mode, Request
+
+MODE_KEY = "vram_guard_mode"
+REFUSE_KEY = "vram_guard_refuse_api"
+MODES: tuple[GuardMode, ...] = ("off", "show", "ask", "fix")
+
+_PREVIEWS = {"Full": "full", "Approx NN": "approx", "Approx cheap": "approx", "TAESD": "taesd"}
+_FORMS_REMEMBERED = 64
+
+
+class WebUI:
+    """A host of the A1111 line. Subclasses say how theirs keeps its memory."""
+
+    name: HostName
+    title: str
+    memory_flags: frozenset[str] = frozenset()
+    """Command line flags that decide about memory, without their dashes."""
+
+    def __init__(self) -> None:
+        self.runs = Runs()
+        self._scaled: OrderedDict[Request, tuple[int, int]] = OrderedDict()
+
+    # what the host is
+
+    def version(self) -> str:
+        """Return the host's own version; ``""`` when it cannot be had."""
+        raise AttributeError(f"{type(self).__name__} does not say its version")
+
+    def settings(self) -> Settings:
+        """Return the user's choices from the host's settings page."""
+        mode = self.option(MODE_KEY, "ask")
+        return Settings(
+            mode=mode if mode in MODES else "ask",
+            refuse_api=bool(self.option(REFUSE_KEY, False)),
+            language=language_of(self.option("localization", None)),
+        )
+
+    def card(self) -> Card | None:
+        """Return the card that the host computes on, ``None`` when there is none."""
+        return current_card()
+
+    def is_open_to_others(self) -> bool:
+        """Whether other machines can reach the page and the user has not allowed changes from there."""
+        from modules import shared
+
+        return bool(getattr(shared.cmd_opts, "disable_extension_access", False))
+
+    @staticmethod
+    def option(key: str, default: Any) -> Any:
+        """Return an option of the host, ``default`` where this host has no such option."""
+        from modules import shared
+
+        options = shared.opts
+        if key in options.data or key in getattr(options, "data_labels", {}):
+            return getattr(options, key)
+        return default
+
+    # requests
+
+    def request_from_form(self, tab: Mode, form: Mapping[str, Any]) -> Request:
+        """Return the request that the page's fields describe. Reads only; never loads a model.
+
+        Raises:
+            BadInput: a field is not usable; ``NotReady`` without a card or a known model family.
+        """
+        want = asking.from_form(tab, form)
+        request = self._request(want)
+        if want.image_size:
+            self._scaled[request] = want.image_size
+            while len(self._scaled) > _FORMS_REMEMBERED:
+                self._scaled.popitem(last=False)
+        return request
+
+    def request_from_processing(self, p: Any) -> Request:
+        """Return the request that ``p`` describes, in ``before_process``. Raises as :meth:`request_from_form`."""
+        return self._request(self.asked(p))
+
+    def asked(self, p: Any) -> Asked:
+        """Return what ``p`` asks for."""
+        return asking.from_processing(p, units.own_argument(p), units.controlnets(p))
+
+    def _request(self, want: Asked) -> Request:
+        card = self.card()
+        if card is None:
+            raise NotReady("device", got="no GPU", takes="a card: without one there is nothing to compute")
+        data = self._common(want, card) | self.host_part(want, card)
+        return Request.from_dict({name: value for name, value in data.items() if value is not None})
+
+    def _common(self, want: Asked, card: Card) -> dict[str, Any]:
+        path = self.checkpoint_path(want.checkpoint)
+        family = self.family_of(path)
+        width, height, hires = self._sizes(want)
+        return {
+            "host": self.name,
+            "host_args": self.host_arguments(),
+            "alloc_conf": _alloc_conf(),
+            "device": {
+                "name": card.name, "total_bytes": card.total_bytes, "used_by_others_bytes": card.used_by_others_bytes or 0,
+            },
+            "system": _system(),
+            "model": {"family": family, "checkpoint": path, "weights_dtype": self.weights_dtype(path, card)},
+            "attention": self.attention(card),
+            "live_preview": self._live_preview(),
+            "mode": want.mode, "width": width, "height": height,
+            "batch_size": want.batch_size, "batch_count": want.batch_count, "cfg_scale": want.cfg_scale,
+            "hires": vars(hires) if hires else None,
+            "controlnets": [
+                {"kind": _kind(unit.model), "family": family, "low_vram": unit.low_vram} for unit in want.controlnets
+            ],
+            "refiner": self._refiner(want),
+            "loras": [{"bytes": lora.bytes} for lora in networks.loras(want.prompts, want.styles)],
+        }  # fmt: skip
+
+    def host_part(self, want: Asked, card: Card) -> dict[str, Any]:
+        """Return the fields of a request that this host decides in its own way."""
+        raise AttributeError(f"{type(self).__name__} has no fields of its own")
+
+    def weights_dtype(self, path: str | None, card: Card) -> str:
+        """Return the type in which this host keeps the weights."""
+        raise AttributeError(f"{type(self).__name__} does not say its weights' type")
+
+    def attention(self, card: Card) -> str:
+        """Return the attention that this host computes with."""
+        raise AttributeError(f"{type(self).__name__} does not say its attention")
+
+    def _sizes(self, want: Asked) -> tuple[int, int, Hires | None]:
+        """Return first-pass size and second pass; an old option turns width and height into the final size."""
+        if want.hires is None or not self.option("use_old_hires_fix_width_height", False):
+            return want.width, want.height, want.hires
+        scale = (512 * 512 / max(1, want.width * want.height)) ** 0.5
+        first = (math.ceil(scale * want.width / 64) * 64, math.ceil(scale * want.height / 64) * 64)
+        return *first, Hires(want.hires.scale, want.width, want.height, want.hires.upscaler)
+
+    def _refiner(self, want: Asked) -> dict[str, Any] | None:
+        if want.refiner is None or want.refiner_switch_at >= 1:
+            return None
+        path = self.checkpoint_path(want.refiner)
+        family = inspect_file(path).family if path else None
+        return {"family": family or "sdxl_refiner", "switch_at": want.refiner_switch_at}
+
+    def _live_preview(self) -> str:
+        if not self.option("live_previews_enable", True):
+            return "off"
+        return _PREVIEWS.get(self.option("show_progress_type", "Approx NN"), "approx")
+
+    def host_arguments(self) -> list[str]:
+        """Return the host's command line flags that decide about memory."""
+        return [flag for flag in sys.argv[1:] if flag.split("=")[0].lstrip("-") in self.memory_flags]
+
+    # the checkpoint
+
+    def checkpoint_path(self, name: str | None) -> str | None:
+        """Return the file of the checkpoint called ``name``, of the selected one when ``None``; nothing is loaded."""
+        from modules import sd_models
+
+        info = sd_models.get_closet_checkpoint_match(name or self.option("sd_model_checkpoint", None) or "")
+        info = info or next(iter(sd_models.checkpoints_list.values()), None)
+        return os.path.abspath(info.filename) if info is not None else None
+
+    def family_of(self, path: str | None) -> str:
+        """Return the model family in the file's header, else that of the loaded model if it is this file's.
+
+        Raises:
+            NotReady: neither says.
+        """
+        family = inspect_file(path).family if path else None
+        family = family or self._loaded_family(path)
+        if family is None:
+            raise NotReady("model.family", got=os.path.basename(path or "") or "no checkpoint", takes="a known model")
+        return family
+
+    def loaded_model(self) -> Any | None:
+        """Return the model in memory, ``None`` when none is; the host's own ``shared.sd_model`` would load one."""
+        from modules import sd_models
+
+        model = sd_models.model_data.sd_model
+        return model if getattr(model, "sd_checkpoint_info", None) is not None else None
+
+    def _loaded_family(self, path: str | None) -> str | None:
+        model = self.loaded_model()
+        if model is None or path is None or os.path.abspath(model.sd_checkpoint_info.filename) != path:
+            return None
+        flags = {"is_sdxl": "sdxl", "is_sd2": "sd21", "is_sd1": "sd15"}
+        return next((family for flag, family in flags.items() if getattr(model, flag, False)), None)
+
+    # writing a plan
+
+    def field_writes(self, plan: Plan, original: Request) -> tuple[FieldWrite, ...]:
+        """Return what the page must change for ``plan``, in the order of the fields on the page."""
+        changed = plan.request
+        pairs = [*self._size_pairs(original, changed), *_batch_pairs(original, changed)]
+        pairs += self._hires_pairs(original, changed)
+        pairs += self.lever_pairs(original, changed)
+        return tuple(FieldWrite(field, after, before) for field, before, after in pairs if before != after)
+
+    def lever_pairs(self, original: Request, changed: Request) -> list[tuple[str, Any, Any]]:
+        """Return (field, before, after) of this host's memory switches."""
+        before, after = not original.batch_cond_uncond, not changed.batch_cond_uncond
+        return [("cond_uncond_apart", before, after)]
+
+    def _size_pairs(self, original: Request, changed: Request) -> list[tuple[str, Any, Any]]:
+        image = self._scaled.get(original)
+        if image is None:
+            return [("width", original.width, changed.width), ("height", original.height, changed.height)]
+        before = min(original.width / image[0], original.height / image[1])
+        after = min(changed.width / image[0], changed.height / image[1])
+        if original.width == changed.width and original.height == changed.height:
+            return []
+        return [("resize_scale", round(before, 4), int(after * 100) / 100)]
+
+    def _hires_pairs(self, original: Request, changed: Request) -> list[tuple[str, Any, Any]]:
+        before, after = original.hires, changed.hires
+        if before is None or before == after:
+            return []
+        if after is None:
+            return [("enable_hr", True, False)]
+        if self.option("use_old_hires_fix_width_height", False):
+            return [("width", before.width, after.width), ("height", before.height, after.height)]
+        return [
+            ("hr_scale", before.scale, after.scale),
+            ("hr_resize_x", before.width, after.width),
+            ("hr_resize_y", before.height, after.height),
+        ]
+
+    def apply(self, p: Any, plan: Plan, original: Request) -> None:
+        """Write ``plan`` into ``p``. The fields stay with ``p`` until it runs again."""
+        changed, fields = plan.request, self.runs.of(p).of_fields
+        for name, before, after in (
+            ("batch_size", original.batch_size, changed.batch_size),
+            ("n_iter", original.batch_count, changed.batch_count),
+            ("width", original.width, changed.width),
+            ("height", original.height, changed.height),
+        ):
+            if before != after:
+                fields.set_field(p, name, after)
+        if changed.hires != original.hires:
+            self._apply_hires(p, changed)
+        images = getattr(p, "init_images", None) or []
+        if 1 < changed.batch_size < len(images) or changed.batch_size == 1 < len(images):
+            img_batches.share_out(p, self.runs.of(p).of_run)
+
+    def _apply_hires(self, p: Any, changed: Request) -> None:
+        fields, hires = self.runs.of(p).of_fields, changed.hires
+        if hires is None:
+            fields.set_field(p, "enable_hr", False)
+            return
+        fields.set_field(p, "hr_scale", hires.scale)
+        fields.set_field(p, "hr_resize_x", hires.width)
+        fields.set_field(p, "hr_resize_y", hires.height)
+        if self.option("use_old_hires_fix_width_height", False):
+            # The host would take width and height for the final size; this tells it that it already has.
+            fields.set_field(p, "width", changed.width)
+            fields.set_field(p, "height", changed.height)
+            fields.set_field(p, "applied_old_hires_behavior_to", (changed.width, changed.height))
+
+    def prepare_run(self, p: Any, request: Request | None) -> None:
+        """Switch on, for this run, what ``request`` asks of our own levers."""
+        raise AttributeError(f"{type(self).__name__} has no levers")
+
+    def restore(self, p: Any = None) -> None:
+        """Undo what was changed for the run of ``p``, for every run when ``None``."""
+        if p is None:
+            self.runs.end_all()
+        else:
+            self.runs.end(p)
+
+
+def _batch_pairs(original: Request, changed: Request) -> list[tuple[str, Any, Any]]:
+    return [
+        ("batch_size", original.batch_size, changed.batch_size),
+        ("batch_count", original.batch_count, changed.batch_count),
+    ]
+
+
+def _alloc_conf() -> str:
+    """Return the allocator's settings: the newer name first, as torch itself reads them."""
+    return os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or ""
+
+
+def _system() -> dict[str, int] | None:
+    """Return the machine's RAM, ``None`` where psutil is missing (both hosts install it)."""
+    try:
+        import psutil
+    except ImportError:
+        return None
+    memory = psutil.virtual_memory()
+    return {"ram_total_bytes": memory.total, "ram_free_bytes": memory.available}
+
+
+def _kind(model: str) -> str:
+    """Return the kind of a control model from its file's customary name."""
+    name = model.lower().replace("-", "_")
+    for kind, parts in {
+        "ip_adapter": ("ip_adapter", "ipadapter"),
+        "t2i_adapter": ("t2i", "t2iadapter", "_adapter"),
+        "controllllite": ("lllite",),
+    }.items():
+        if any(part in name for part in parts):
+            return kind
+    return "controlnet"
+
+
+def dtype_name(dtype: Any, default: str) -> str:
+    """Return the contract's name of a torch type, ``default`` for types it does not know."""
+    names = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "float8_e4m3fn": "fp8", "float8_e5m2": "fp8"}
+    return names.get(str(dtype).removeprefix("torch."), default)
+
+
+def stands_in(card: Card) -> bool:
+    """Whether the card is a virtual one on a machine whose host computes on the CPU.
+
+    What the host then reports about types and attention is about the CPU, not about that card.
+    """
+    torch = sys.modules.get("torch")
+    return card.source == "virtual" and not (torch is not None and torch.cuda.is_available())
