@@ -1,0 +1,81 @@
+"""What one model part needs at one size: the answer to a :class:`Component`, from its profile by replay."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from lib_vram.errors import BadInput, NotReady
+from lib_vram.physics.allocator import AllocatorConf
+from lib_vram.physics.attention import PLENTY
+from lib_vram.physics.component import Component, ComponentMemory
+from lib_vram.physics.minimum import minimum_and_comfortable
+from lib_vram.physics.profile import Profile, load
+from lib_vram.physics.program import EventTrace, Setting, expand
+from lib_vram.physics.weights import weights_bytes
+
+LATENT_PIXELS = 8
+"""Pixels of the picture per latent row and column, for SD 1.5 and SDXL."""
+
+CFG_PARTS = frozenset(("denoise", "controlnet"))
+"""Parts that see cond and uncond as one batch."""
+
+SHARED_PARTS = {"sdxl": {"vae_decode": "sd15", "vae_encode": "sd15"}}
+"""SDXL's VAE has the shape of SD 1.5's."""
+
+HIGH_MARGIN = 0.02
+"""Above the computed peak: the largest error against published half-precision measurements is 0.3 %; six times that."""
+
+FP32_HIGH_MARGIN = 0.25
+"""fp32 convolution workspaces are not known: the one published case is 20 % above the live peak."""
+
+
+@lru_cache(maxsize=512)
+def component_memory(component: Component) -> ComponentMemory:
+    """Return what ``component`` needs.
+
+    Raises:
+        NotReady: there is no profile of this part of this model yet.
+        BadInput: ``alloc_conf`` is not one that PyTorch takes.
+    """
+    conf = AllocatorConf.parse(component.alloc_conf)
+    profile = _profile(component)
+    trace = component_trace(component)
+    floor = trace.floor_bytes
+    minimum, comfortable = minimum_and_comfortable(trace, conf)
+    margin = FP32_HIGH_MARGIN if component.dtype == "fp32" else HIGH_MARGIN
+    return ComponentMemory(
+        weights_bytes=weights_bytes(profile.parameters, component.weights_dtype or component.dtype),
+        floor_bytes=floor, minimum_bytes=minimum, comfortable_bytes=comfortable,
+        low_bytes=trace.bare_floor_bytes, high_bytes=int(floor * (1 + margin)), source="profile",
+    )  # fmt: skip
+
+
+def component_trace(component: Component) -> EventTrace:
+    """Return the blocks that ``component`` takes and gives back, at its size and batch.
+
+    Raises:
+        NotReady: there is no profile of this part of this model yet.
+    """
+    return expand(_profile(component), setting_of(component), component.attention, PLENTY)
+
+
+def setting_of(component: Component) -> Setting:
+    """Return the batch and the latent's sides at which ``component`` runs."""
+    width, height = component.width, component.height
+    if component.tile is not None and component.part.startswith("vae"):
+        width, height = min(width, component.tile), min(height, component.tile)
+    doubled = component.cfg and component.part in CFG_PARTS
+    return Setting(component.batch * (2 if doubled else 1), height // LATENT_PIXELS, width // LATENT_PIXELS)
+
+
+def _profile(component: Component) -> Profile:
+    if component.dtype == "fp8":
+        raise BadInput("dtype", got="fp8", takes="fp32, fp16 or bf16: fp8 is for weights, activations are half precision")
+    family = SHARED_PARTS.get(component.family, {}).get(component.part, component.family)
+    dtype = "fp32" if component.dtype == "fp32" else "fp16"
+    code = "forge" if component.code == "ldm" else component.code
+    profile = load(f"{family}-{component.part}-{dtype}-{code}")
+    if profile is None:
+        raise NotReady("part", got=f"{component.family} {component.part} ({component.code})",
+                       takes="a part of sd15 or sdxl whose profile is shipped")  # fmt: skip
+    return profile

@@ -1,0 +1,133 @@
+"""The tracer: runs real modules on ``meta`` tensors and writes down every block they take and give back.
+
+The only file of the core that imports torch. Nothing is computed and no memory is used: a
+``meta`` tensor has a shape, a dtype and a storage, and its storage is dropped by Python at the
+very moment at which the GPU's block would be. A dispatch mode sees every operation's outputs;
+a function mode catches fused attention, which on ``meta`` would take the unfused path.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
+
+from lib_vram.physics.attention import FLASH_HEAD_LIMIT
+from lib_vram.physics.raw import RawTrace
+
+_MATMULS = {
+    torch.ops.aten.mm.default,
+    torch.ops.aten.addmm.default,
+    torch.ops.aten.bmm.default,
+    torch.ops.aten.baddbmm.default,
+}
+_running: list[RawTrace] = []
+
+
+class _Blocks:
+    """Numbers the storages that are alive and records when each comes and goes."""
+
+    def __init__(self, trace: RawTrace) -> None:
+        self._trace = trace
+        self._alive: dict[int, int | None] = {}
+
+    def ignore(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Mark what was there before the trace: weights and inputs are not counted."""
+        for tensor in tensors:
+            self._watch(tensor.untyped_storage(), None)
+
+    def see(self, tensor: torch.Tensor) -> None:
+        storage = tensor.untyped_storage()
+        if storage._cdata not in self._alive:
+            self._watch(storage, self._trace.alloc(storage.nbytes()))
+
+    def _watch(self, storage: torch.UntypedStorage, block: int | None) -> None:
+        self._alive[storage._cdata] = block
+        weakref.finalize(storage, self._gone, storage._cdata)
+
+    def _gone(self, key: int) -> None:
+        block = self._alive.pop(key, None)
+        if block is not None:
+            self._trace.free(block)
+
+
+class _Dispatch(TorchDispatchMode):
+    def __init__(self, blocks: _Blocks, trace: RawTrace) -> None:
+        super().__init__()
+        self._blocks = blocks
+        self._trace = trace
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for item in tree_iter(result):
+            if isinstance(item, torch.Tensor) and item.device.type == "meta":
+                self._blocks.see(item)
+        if func is torch.ops.aten.convolution.default:
+            self._trace.workspace(_bytes(args[0]), _bytes(result), _bytes(args[1]))
+        elif func in _MATMULS:
+            self._trace.uses_matmul = True
+        return result
+
+
+class _FusedAttention(TorchFunctionMode):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.nn.functional.scaled_dot_product_attention:
+            return _attend(func, *args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+def _attend(func: Any, query: Any, key: Any, value: Any, attn_mask: Any = None, **options: Any) -> Any:
+    """Return attention's output with the footprint of the kernel that a GPU would choose."""
+    if query.dim() != 4 or attn_mask is not None:
+        return func(query, key, value, attn_mask=attn_mask, **options)
+    batch, heads, tokens, _ = query.shape
+    output = torch.empty(batch, tokens, heads, value.shape[-1], dtype=query.dtype, device=query.device)
+    if query.shape[-1] <= FLASH_HEAD_LIMIT:
+        torch.empty(batch, heads, tokens, dtype=torch.float32, device=query.device)
+    return output.transpose(1, 2)
+
+
+def _bytes(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def mark_attention(query: torch.Tensor, key: torch.Tensor, heads: int, *, picture: bool = False) -> torch.Tensor:
+    """Return attention's result, noted as such, so that a profile can be replayed with any kind of attention.
+
+    ``query`` and ``key`` are [batch, tokens, heads × size], or [batch, channels, rows, columns] for a picture.
+    """
+    width, queries, keys = query.shape[-1], query.shape[1], key.shape[1]
+    if picture:
+        width, queries, keys = query.shape[1], query[0, 0].numel(), key[0, 0].numel()
+    call = (query.shape[0], heads, queries, keys, width // heads, query.element_size(), int(picture))
+    _running[-1].attention(call)
+    return torch.empty(query.shape, dtype=query.dtype, device=query.device)
+
+
+def live_bytes() -> int:
+    """Return what is allocated at this point of the running trace, as code that asks the device would see it."""
+    return _running[-1].live_bytes
+
+
+def trace(run: Callable[[], object], *, resident: Iterable[torch.Tensor] = ()) -> RawTrace:
+    """Return the blocks that ``run`` takes and gives back, in order; ``resident`` tensors are not counted.
+
+    ``run`` must build its inputs itself, on the device ``meta``, or find them in ``resident``.
+    What it returns is freed at the end of the trace.
+    """
+    recorded = RawTrace()
+    blocks = _Blocks(recorded)
+    blocks.ignore(resident)
+    _running.append(recorded)
+    try:
+        with torch.no_grad(), _FusedAttention(), _Dispatch(blocks, recorded):
+            result = run()
+            del result
+    finally:
+        _running.pop()
+    return recorded

@@ -1,0 +1,204 @@
+"""The SD and SDXL VAE in the ``ldm`` shape that AUTOMATIC1111 and Forge run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from tools.meta.layers import FORGE, Style
+
+AttendPicture = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""Single-head attention over a picture's positions: query, key, value and result of [batch, channels, rows, columns]."""
+
+
+@dataclass(frozen=True)
+class VaeShape:
+    """The numbers that make one VAE."""
+
+    channels: int = 128
+    multipliers: tuple[int, ...] = (1, 2, 4, 4)
+    latents: int = 4
+    blocks_per_level: int = 2
+
+
+def normalise(channels: int) -> nn.GroupNorm:
+    """Return the VAE's normalisation: always in the VAE's own dtype, since no host autocasts it."""
+    return nn.GroupNorm(32, channels)
+
+
+class Swish(nn.Module):
+    """SiLU: in place, or as a product with its sigmoid."""
+
+    def __init__(self, *, in_place: bool) -> None:
+        super().__init__()
+        self.in_place = in_place
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.silu(x, inplace=True) if self.in_place else x * torch.sigmoid(x)
+
+
+class PictureBlock(nn.Module):
+    """Two convolutions and the residual."""
+
+    def __init__(self, inputs: int, outputs: int, style: Style) -> None:
+        super().__init__()
+        self.swish = Swish(in_place=style.in_place)
+        self.norm1, self.norm2 = normalise(inputs), normalise(outputs)
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, padding=1)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1)
+        self.shortcut = None if inputs == outputs else nn.Conv2d(inputs, outputs, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.norm1(x)
+        h = self.swish(h)
+        h = self.conv1(h)
+        h = self.norm2(h)
+        h = self.swish(h)
+        h = self.conv2(h)
+        if self.shortcut is not None:
+            x = self.shortcut(x)
+        return x + h
+
+
+class PictureAttention(nn.Module):
+    """The one attention layer, in the middle."""
+
+    def __init__(self, channels: int, attend: AttendPicture, style: Style) -> None:
+        super().__init__()
+        self.attend = attend
+        self.in_place = style.in_place
+        self.norm = normalise(channels)
+        self.q, self.k, self.v, self.proj_out = (nn.Conv2d(channels, channels, 1) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.norm(x)
+        q = self.q(h)
+        k = self.k(h)
+        v = self.v(h)
+        h = self.attend(q, k, v)
+        h = self.proj_out(h)
+        return x + h
+
+
+class Middle(nn.Module):
+    """Block, attention, block."""
+
+    def __init__(self, channels: int, attend: AttendPicture, style: Style) -> None:
+        super().__init__()
+        self.block_1 = PictureBlock(channels, channels, style)
+        self.attention = PictureAttention(channels, attend, style)
+        self.block_2 = PictureBlock(channels, channels, style)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.block_1(x)
+        h = self.attention(h)
+        return self.block_2(h)
+
+
+class Enlarge(nn.Module):
+    """Nearest-neighbour doubling and a convolution."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(channels, channels, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = functional.interpolate(x, scale_factor=2.0, mode="nearest")
+        return self.conv(x)
+
+
+class Shrink(nn.Module):
+    """Padding at the right and the bottom, and a convolution of stride 2."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(channels, channels, 3, stride=2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = functional.pad(x, (0, 1, 0, 1))
+        return self.conv(x)
+
+
+class Decoder(nn.Module):
+    """Latents to picture, with the convolution that comes before it."""
+
+    def __init__(self, shape: VaeShape, attend: AttendPicture, style: Style = FORGE) -> None:
+        super().__init__()
+        widths = [shape.channels * item for item in shape.multipliers]
+        width = widths[-1]
+        self.post_quant = nn.Conv2d(shape.latents, shape.latents, 1)
+        self.conv_in = nn.Conv2d(shape.latents, width, 3, padding=1)
+        self.middle = Middle(width, attend, style)
+        self.up = nn.ModuleList()
+        for level, outputs in reversed(list(enumerate(widths))):
+            for _ in range(shape.blocks_per_level + 1):
+                self.up.append(PictureBlock(width, outputs, style))
+                width = outputs
+            if level:
+                self.up.append(Enlarge(width))
+        self.norm_out = normalise(width)
+        self.conv_out = nn.Conv2d(width, 3, 3, padding=1)
+
+    def forward(self, latents: Tensor) -> Tensor:
+        latents = self.post_quant(latents)
+        h = self.conv_in(latents)
+        h = self.middle.block_1(h)
+        h = self.middle.attention(h)
+        h = self.middle.block_2(h)
+        for layer in self.up:
+            h = layer(h)
+        h = self.norm_out(h)
+        h = h * torch.sigmoid(h)
+        return self.conv_out(h)
+
+
+class Encoder(nn.Module):
+    """Picture to latents, with the sampling that comes after it. ``a1111`` keeps every level's result to the end."""
+
+    def __init__(self, shape: VaeShape, attend: AttendPicture, style: Style = FORGE) -> None:
+        super().__init__()
+        self.keep_all = not style.in_place
+        widths = [shape.channels * item for item in shape.multipliers]
+        width = shape.channels
+        self.conv_in = nn.Conv2d(3, width, 3, padding=1)
+        self.down = nn.ModuleList()
+        for level, outputs in enumerate(widths):
+            for _ in range(shape.blocks_per_level):
+                self.down.append(PictureBlock(width, outputs, style))
+                width = outputs
+            if level + 1 < len(widths):
+                self.down.append(Shrink(width))
+        self.middle = Middle(width, attend, style)
+        self.norm_out = normalise(width)
+        self.conv_out = nn.Conv2d(width, 2 * shape.latents, 3, padding=1)
+        self.quant = nn.Conv2d(2 * shape.latents, 2 * shape.latents, 1)
+
+    def _moments(self, picture: Tensor) -> Tensor:
+        h = self.conv_in(picture)
+        kept = [h]
+        for layer in self.down:
+            h = layer(h)
+            if self.keep_all:
+                kept.append(h)
+            else:
+                kept.clear()
+        h = self.middle.block_1(h)
+        h = self.middle.attention(h)
+        h = self.middle.block_2(h)
+        h = self.norm_out(h)
+        h = h * torch.sigmoid(h)
+        return self.conv_out(h)
+
+    def forward(self, picture: Tensor) -> Tensor:
+        moments = self.quant(self._moments(picture))
+        mean, log_variance = torch.chunk(moments, 2, dim=1)
+        log_variance = torch.clamp(log_variance, -30.0, 20.0)
+        deviation = torch.exp(0.5 * log_variance)
+        variance = torch.exp(log_variance)
+        result = mean + deviation * torch.randn(mean.shape).to(mean.device)
+        del variance
+        return result
