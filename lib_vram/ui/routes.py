@@ -1,0 +1,148 @@
+"""The HTTP routes ``/vram-guard/v1/…``, inside the WebUI and the Lab.
+
+Bodies are read by hand instead of through pydantic models, because the hosts pin pydantic 1
+and pydantic 2. What is bad about a request is one line in ``{"error": …}``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+
+import lib_vram
+from lib_vram.errors import BadInput
+from lib_vram.estimate.estimator import estimate
+from lib_vram.message import LANGUAGES, language_of, render, say
+from lib_vram.plan.search import make_plan
+from lib_vram.request import Request as Generation
+from lib_vram.ui import access, answers, sections
+
+PREFIX = "/vram-guard/v1"
+BODY_LIMIT_BYTES = 1024**2
+_TABS = ("txt2img", "img2img")
+
+logger = logging.getLogger(__name__)
+
+Work = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+class _Refusal(Exception):
+    """The request is answered with a status and one line."""
+
+    def __init__(self, status: int, text: str) -> None:
+        self.status = status
+        super().__init__(text)
+
+
+def add_routes(app: Any, guard: answers.GuardLike) -> None:
+    """Add the routes to ``app``, the host's FastAPI application; a second call on the same one does nothing."""
+    if any(getattr(route, "path", "").startswith(PREFIX) for route in app.routes):
+        return
+    posts: dict[str, Work] = {
+        "check": lambda body: _check(guard, body),
+        "estimate": lambda body: estimate(Generation.from_dict(body)).to_dict(),
+        "plan": lambda body: make_plan(Generation.from_dict(body)).to_dict(),
+    }
+    for name, work in posts.items():
+        app.add_route(f"{PREFIX}/{name}", _post(app, work), methods=["POST"])
+    gets: dict[str, Work] = {
+        "status": lambda query: _status(guard),
+        "texts": lambda query: answers.page_words(language_of(query.get("language"))),
+        "sections": lambda query: sections.all_html(guard, language_of(query.get("language"))),
+    }
+    for name, work in gets.items():
+        app.add_route(f"{PREFIX}/{name}", _get(app, work), methods=["GET"])
+
+
+def _check(guard: answers.GuardLike, body: dict[str, Any]) -> dict[str, Any]:
+    tab, form, language = body.get("tab"), body.get("form"), body.get("language")
+    if tab not in _TABS:
+        raise BadInput("tab", got=tab, takes=f"one of {', '.join(_TABS)}")
+    if not isinstance(form, dict):
+        raise BadInput("form", got=form, takes="an object with the fields of the page")
+    return answers.check(guard, tab, form, language_of(language if isinstance(language, str) else None))
+
+
+def _status(guard: answers.GuardLike) -> dict[str, Any]:
+    card = guard.host.card()
+    return {
+        "version": lib_vram.__version__,
+        "host": guard.host.name,
+        "host_title": guard.host.title,
+        "host_version": guard.host.version(),
+        "mode": guard.host.settings().mode,
+        "languages": list(LANGUAGES),
+        "card": dataclasses.asdict(card) if card else None,
+    }
+
+
+def _post(app: Any, work: Work) -> Callable[[Request], Any]:
+    async def answer(request: Request) -> Response:
+        try:
+            _admit(app, request, posted=True)
+            body = await _body(request)
+        except _Refusal as refusal:
+            return _error(refusal.status, str(refusal))
+        return await run_in_threadpool(_worked, work, body)
+
+    return answer
+
+
+def _get(app: Any, work: Work) -> Callable[[Request], Any]:
+    async def answer(request: Request) -> Response:
+        try:
+            _admit(app, request, posted=False)
+        except _Refusal as refusal:
+            return _error(refusal.status, str(refusal))
+        return await run_in_threadpool(_worked, work, dict(request.query_params))
+
+    return answer
+
+
+def _admit(app: Any, request: Request, *, posted: bool) -> None:
+    if not access.logged_in(app, request):
+        raise _Refusal(401, render(say("ui.error_login")))
+    if posted and not access.same_origin(request):
+        raise _Refusal(403, render(say("ui.error_origin")))
+
+
+async def _body(request: Request) -> dict[str, Any]:
+    """Return the JSON object that was sent, reading no more than the limit."""
+    chunks, size = [], 0
+    try:
+        async for chunk in request.stream():
+            size += len(chunk)
+            if size > BODY_LIMIT_BYTES:
+                raise _Refusal(413, render(say("ui.error_body_large")))
+            chunks.append(chunk)
+    except ClientDisconnect as gone:
+        raise _Refusal(400, render(say("ui.error_body_json"))) from gone
+    try:
+        body = json.loads(b"".join(chunks))
+    except (ValueError, RecursionError) as bad:
+        raise _Refusal(422, render(say("ui.error_body_json"))) from bad
+    if not isinstance(body, dict):
+        raise _Refusal(422, render(say("ui.error_body_json")))
+    return body
+
+
+def _worked(work: Work, body: dict[str, Any]) -> Response:
+    """Return the answer of ``work``; a fault of ours becomes one clear line, and its traceback goes to the log."""
+    try:
+        return JSONResponse(work(body))
+    except BadInput as bad:
+        return _error(422, str(bad))
+    except Exception as fault:  # the page must go on whatever is wrong here
+        logger.exception("VRAM Guard could not answer a request of its page")
+        return _error(500, render(say("ui.error_fault", reason=f"{type(fault).__name__}: {fault}"[:200])))
+
+
+def _error(status: int, text: str) -> JSONResponse:
+    return JSONResponse({"error": text}, status_code=status)

@@ -1,0 +1,40 @@
+"""The sections of the tab *VRAM Guard*: one file each, shown in the order of ``SECTIONS``."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+from lib_vram.ui.answers import GuardLike
+from lib_vram.ui.html import Html, join, tag
+from lib_vram.ui.sections import about, card, request, sources
+from lib_vram.ui.words import Words
+
+SECTIONS: tuple[ModuleType, ...] = (request, card, sources, about)
+"""Each has ``NAME`` (its title is ``section_<NAME>`` in the catalogue) and ``html(guard, language)``."""
+
+
+def all_html(guard: GuardLike, language: str) -> dict[str, str]:
+    """Return the whole tab, and each section's inside by name, for the page to put in place."""
+    insides = {section.NAME: section.html(guard, language) for section in SECTIONS}
+    return {"tab": _tab(insides, language), **insides}
+
+
+def tab_html(guard: GuardLike, language: str) -> Html:
+    """Return the whole tab as it is first shown."""
+    return _tab({section.NAME: section.html(guard, language) for section in SECTIONS}, language)
+
+
+def _tab(insides: dict[str, Html], language: str) -> Html:
+    words = Words(language)
+    folds = [
+        tag(
+            "details",
+            tag("summary", tag("h2", words(f"section_{name}"))),
+            tag("div", inside, class_="vg-section-inside", data_inside=name),
+            class_="vg-section",
+            data_section=name,
+            open=True,
+        )
+        for name, inside in insides.items()
+    ]
+    return tag("div", join(*folds), class_="vg vg-tab", lang=language)

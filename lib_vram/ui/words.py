@@ -1,0 +1,63 @@
+"""Sentences of the area ``ui``, and the figures in them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lib_vram import units
+from lib_vram.estimate.result import Estimate, PhaseEstimate
+from lib_vram.message import Value, render, say, sentence
+
+
+class Words:
+    """The sentences in one language: ``words("bar_of", need="1.0", available="2.0")``."""
+
+    def __init__(self, language: str) -> None:
+        self.language = language
+
+    def __call__(self, name: str, **values: Value) -> str:
+        """Return the sentence ``ui.<name>`` with its figures."""
+        return render(say(f"ui.{name}", **values), self.language)
+
+    def has(self, name: str) -> bool:
+        """Whether the catalogue knows ``name``."""
+        return sentence(f"ui.{name}", self.language) != f"ui.{name}"
+
+    def name_of(self, kind: str, name: str) -> str:
+        """Return the words for a name such as ``phase`` ``vae_decode``; the name itself where there are none."""
+        key = f"{kind}_{name.replace('.', '_')}"
+        return self(key) if self.has(key) else name
+
+    def shown(self, value: Any) -> str:
+        """Return a field's value as the page shows it."""
+        if value is None or value == "":
+            return self("nothing_set")
+        if isinstance(value, bool):
+            return self("on" if value else "off")
+        return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def figure(size_bytes: int) -> str:
+    """Return ``size_bytes`` in GiB with one decimal, without the unit."""
+    return units.gib(size_bytes, unit=False)
+
+
+def need_figure(phase: PhaseEstimate, available_bytes: int) -> str:
+    """Return what ``phase`` needs, rounded up where rounding would hide that it is too much."""
+    need = phase.needs_bytes
+    shown = figure(need)
+    if need > available_bytes and float(shown) <= float(figure(available_bytes)):
+        return figure(available_bytes + units.GIB // 10)
+    return shown
+
+
+def peak_figure(estimate: Estimate) -> str:
+    """Return the figure of the bar: the peak of what runs, and what would be needed by what does not."""
+    if estimate.verdict == "wont_fit" and estimate.binding:
+        return need_figure(estimate.binding, estimate.available_bytes)
+    return figure(estimate.peak_bytes)
+
+
+def missing_figure(estimate: Estimate) -> str:
+    """Return how much is missing, at least 0.1 when anything is."""
+    return figure(max(estimate.missing_bytes, units.GIB // 10)) if estimate.missing_bytes else figure(0)
