@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-CardSource = Literal["nvml", "torch", "virtual"]
+CardSource = Literal["nvml", "torch", "amdgpu", "virtual"]
 
 
 @dataclass(frozen=True)
 class Holder:
-    """A program that holds memory of the card; ``used_bytes`` is ``None`` where the system does not say (WDDM)."""
+    """A program that holds memory of the card; ``used_bytes`` is ``None`` where the system does not say (WDDM).
+
+    ``name`` is as the system gives it, so it is escaped where it is shown; ``""`` when the program is gone.
+    """
 
     pid: int
     name: str
@@ -29,5 +32,6 @@ class Card:
     source: CardSource
     uuid: str | None = None
     holders: tuple[Holder, ...] = ()
+    """The programs on the card, this one among them, the largest first."""
     spills: bool = False
     """Whether the driver moves memory to shared RAM instead of failing (Windows, WDDM)."""
