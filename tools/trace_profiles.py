@@ -27,13 +27,13 @@ from lib_vram.physics.trace import mark_attention, trace  # noqa: E402
 from tools.fitting import fit  # noqa: E402
 from tools.meta.controlnet import ControlNet  # noqa: E402
 from tools.meta.layers import A1111, FORGE, Style  # noqa: E402
-from tools.meta.shapes import UNETS  # noqa: E402
+from tools.meta.clip import PROMPT_TOKENS, TextEncoders  # noqa: E402
+from tools.meta.shapes import TEXT_ENCODERS, UNETS  # noqa: E402
 from tools.meta.unet import UNet  # noqa: E402
 from tools.meta.vae import Decoder, Encoder, VaeShape  # noqa: E402
 
 DTYPES = {"fp16": torch.float16, "fp32": torch.float32}
 STYLES = {"forge": FORGE, "a1111": A1111}
-PROMPT_TOKENS = 77
 FITTED = (Setting(2, 104, 72), Setting(4, 59, 83), Setting(6, 37, 41), Setting(3, 47, 101), Setting(5, 97, 29))
 """Sizes that a profile is made from: batch and latent rows and columns without common factors, odd ones among them."""
 
@@ -44,6 +44,8 @@ class Traced:
 
     module: torch.nn.Module
     run: Callable[[Setting], object]
+    other_parameters: int = 0
+    """Weights of the same model that this part does not run, and that the hosts keep beside it all the same."""
 
     def at(self, setting: Setting) -> RawTrace:
         """Return the trace at ``setting``; the inputs are taken inside it, the weights are not counted."""
@@ -52,8 +54,13 @@ class Traced:
 
     @property
     def parameters(self) -> int:
-        """How many weights the module has."""
-        return sum(item.numel() for item in self.module.parameters())
+        """How many weights the model has that this part belongs to."""
+        return count(self.module) + self.other_parameters
+
+
+def count(module: torch.nn.Module) -> int:
+    """Return how many weights ``module`` has."""
+    return sum(item.numel() for item in module.parameters())
 
 
 Mark = Callable[..., torch.Tensor]
@@ -108,20 +115,45 @@ def controlnet(family: str, dtype: torch.dtype, style: Style, attend: Mark = mar
 
 def vae_decode(family: str, dtype: torch.dtype, style: Style, attend: Mark = mark_picture) -> Traced:
     """Return the VAE's decoder."""
-    decoder = on_meta(partial(Decoder, VaeShape(), attend, style), dtype)
-    return Traced(decoder, lambda at: decoder(torch.empty(at.batch, 4, at.rows, at.columns, dtype=dtype, device="meta")))
+    decoder, encoder = _vae(dtype, style, attend)
+
+    def run(at: Setting) -> object:
+        return decoder(torch.empty(at.batch, 4, at.rows, at.columns, dtype=dtype, device="meta"))
+
+    return Traced(decoder, run, count(encoder))
 
 
 def vae_encode(family: str, dtype: torch.dtype, style: Style, attend: Mark = mark_picture) -> Traced:
     """Return the VAE's encoder; the picture has eight times the latent's sides."""
-    encoder = on_meta(partial(Encoder, VaeShape(), attend, style), dtype)
+    decoder, encoder = _vae(dtype, style, attend)
+
+    def run(at: Setting) -> object:
+        return encoder(torch.empty(at.batch, 3, at.rows * 8, at.columns * 8, dtype=dtype, device="meta"))
+
+    return Traced(encoder, run, count(decoder))
+
+
+def _vae(dtype: torch.dtype, style: Style, attend: Mark) -> tuple[torch.nn.Module, torch.nn.Module]:
+    return tuple(on_meta(partial(half, VaeShape(), attend, style), dtype) for half in (Decoder, Encoder))
+
+
+def text_encode(family: str, dtype: torch.dtype, style: Style, attend: Mark = mark) -> Traced:
+    """Return the text encoders of ``family``, at one stretch of the prompt for each picture of the batch."""
+    encoders = on_meta(partial(TextEncoders, TEXT_ENCODERS[family]), dtype)
     return Traced(
-        encoder,
-        lambda at: encoder(torch.empty(at.batch, 3, at.rows * 8, at.columns * 8, dtype=dtype, device="meta")),
+        encoders, lambda at: encoders(torch.empty(at.batch, PROMPT_TOKENS, dtype=torch.int64, device="meta"))
     )
 
 
-PARTS = {"denoise": denoise, "controlnet": controlnet, "vae_decode": vae_decode, "vae_encode": vae_encode}
+PARTS = {
+    "denoise": denoise,
+    "controlnet": controlnet,
+    "vae_decode": vae_decode,
+    "vae_encode": vae_encode,
+    "text_encode": text_encode,
+}
+ONE_STYLE = frozenset(("text_encode",))
+"""Parts for which one host's code stands for both: too small to ever decide."""
 SHARED_VAE = "sd15"
 """SD 1.5 and SDXL have the same VAE; its profile is stored once."""
 
@@ -133,6 +165,8 @@ def wanted() -> Iterable[tuple[str, Traced]]:
             if part.startswith("vae") and family != SHARED_VAE:
                 continue
             for style_name, style in STYLES.items():
+                if part in ONE_STYLE and style is not FORGE:
+                    continue
                 for dtype_name, dtype in DTYPES.items():
                     yield f"{family}-{part}-{dtype_name}-{style_name}", make(family, dtype, style)
 

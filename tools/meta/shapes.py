@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tools.meta.clip import ClipShape
 from tools.meta.unet import UNetShape
 
 UNETS = {
@@ -11,3 +12,7 @@ UNETS = {
         head_size=64, pooled=2816, linear_projections=True,
     ),
 }  # fmt: skip
+
+CLIP_L = ClipShape(width=768, layers=12, heads=12)
+CLIP_BIG_G = ClipShape(width=1280, layers=32, heads=20, projected=True)
+TEXT_ENCODERS = {"sd15": (CLIP_L,), "sdxl": (CLIP_L, CLIP_BIG_G)}
