@@ -197,10 +197,10 @@ def _size_fields(page: Page, name: str, fields: Fields) -> None:
         with gr.Column(elem_id="mode_img2img"):
             gr.Image(label=page.words("image"), type="pil", elem_id="img2img_image", height=200)
     with gr.Row():
-        with gr.Column(scale=4, elem_id=f"{name}_column_size"):
+        with gr.Column(scale=4, min_width=200, elem_id=f"{name}_column_size"):
             fields["width"] = gr.Slider(64, 4096, value=1024, step=8, label="Width", elem_id=f"{name}_width")
             fields["height"] = gr.Slider(64, 4096, value=1024, step=8, label="Height", elem_id=f"{name}_height")
-        with gr.Column(scale=4, elem_id=f"{name}_column_batch"):
+        with gr.Column(scale=4, min_width=200, elem_id=f"{name}_column_batch"):
             fields["batch_count"] = gr.Slider(
                 1, 100, value=1, step=1, label="Batch count", elem_id=f"{name}_batch_count"
             )

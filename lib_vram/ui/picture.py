@@ -8,7 +8,7 @@ from lib_vram.estimate.result import Estimate, PhaseEstimate
 from lib_vram.message import render
 from lib_vram.request import Request
 from lib_vram.ui.html import Html, join, tag
-from lib_vram.ui.words import Words, figure, need_figure, peak_figure
+from lib_vram.ui.words import Words, figure, figure_against, need_figure, peak_figure
 
 _WIDTH, _HEIGHT = 1000, 28
 """The drawing's own units of one bar; the page stretches it to the room there is."""
@@ -65,7 +65,7 @@ def phases_sentence(estimate: Estimate, language: str) -> str:
         return words("phases_unknown")
     name = words.name_of("phase", estimate.binding.name)
     available = figure(estimate.available_bytes)
-    wants = figure(estimate.binding.wants_bytes)
+    wants = figure_against(estimate.binding.wants_bytes, estimate.available_bytes)
     return words(f"phases_{estimate.verdict}", phase=name, need=peak_figure(estimate), available=available, wants=wants)
 
 

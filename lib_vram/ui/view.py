@@ -99,7 +99,7 @@ def ask(
     parts = [
         tag("h2", words("ask_title"), class_="vg-ask-title"),
         tag("p", ask_sentence(estimate, language, spills=spills), class_="vg-ask-sentence"),
-        _proposal(plan, writes, words) if plan is not None and fixes else _no_proposal(plan, words),
+        _proposal(plan, words) if plan is not None and fixes else _no_proposal(plan, words),
         tag("p", words("ask_again"), class_="vg-ask-again"),
         _ask_buttons(words, fixes=fixes),
     ]
@@ -120,14 +120,12 @@ def ask_sentence(estimate: Estimate, language: str, *, spills: bool = False) -> 
     )
 
 
-def _proposal(plan: Plan, writes: Sequence[FieldWrite], words: Words) -> Html:
+def _proposal(plan: Plan, words: Words) -> Html:
     items = [_step(step, words) for step in plan.steps]
     after = _after(plan.estimate, words)
-    fields = tag("p", _changes(writes, words), class_="vg-ask-fields")
     return join(
         tag("p", words("ask_changes"), class_="vg-ask-changes"),
         tag("ul", *items, class_="vg-steps"),
-        fields,
         tag("p", after, class_="vg-ask-after") if after else Html(""),
     )
 
@@ -153,11 +151,6 @@ def _ask_buttons(words: Words, *, fixes: bool) -> Html:
     return tag("div", *buttons, class_="vg-buttons")
 
 
-def changes_text(writes: Sequence[FieldWrite], language: str) -> str:
-    """Return the changed fields, before and after: ``Batch size 4 → 1, Batch count 1 → 4``."""
-    return _changes(writes, Words(language))
-
-
 def _changes(writes: Sequence[FieldWrite], words: Words) -> str:
     return ", ".join(
         words(
@@ -180,7 +173,7 @@ def changed_text(plan: Plan, writes: Sequence[FieldWrite], language: str) -> str
     return words(
         "changed",
         changes=_changes(writes, words),
-        phase=phase[:1].upper() + phase[1:],
+        phase=phase,
         need=figure(binding.needs_bytes),
         available=figure(plan.estimate.available_bytes),
     )

@@ -42,13 +42,16 @@ def figure(size_bytes: int) -> str:
     return units.gib(size_bytes, unit=False)
 
 
+def figure_against(size_bytes: int, limit_bytes: int) -> str:
+    """Return ``size_bytes``, rounded up where rounding would hide that it is more than ``limit_bytes``."""
+    if size_bytes > limit_bytes and figure(size_bytes) == figure(limit_bytes):
+        return figure(limit_bytes + units.GIB // 10)
+    return figure(size_bytes)
+
+
 def need_figure(phase: PhaseEstimate, available_bytes: int) -> str:
-    """Return what ``phase`` needs, rounded up where rounding would hide that it is too much."""
-    need = phase.needs_bytes
-    shown = figure(need)
-    if need > available_bytes and float(shown) <= float(figure(available_bytes)):
-        return figure(available_bytes + units.GIB // 10)
-    return shown
+    """Return what ``phase`` needs at least."""
+    return figure_against(phase.needs_bytes, available_bytes)
 
 
 def peak_figure(estimate: Estimate) -> str:
