@@ -1,0 +1,185 @@
+"""Whether a generation fits: each phase's residents and activations against what the card has left."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from lib_vram.errors import NotReady
+from lib_vram.estimate.notes import later_notes, notes_on
+from lib_vram.estimate.physics import COMPUTED, Physics
+from lib_vram.estimate.residency import (
+    CONTEXT_BYTES,
+    CONTEXT_HIGH_BYTES,
+    CONTEXT_LOW_BYTES,
+    Placed,
+    available_bytes,
+    least_bytes,
+    place,
+    with_part,
+)
+from lib_vram.estimate.result import Estimate, PhaseEstimate, PhaseName, Verdict
+from lib_vram.estimate.timeline import timeline
+from lib_vram.estimate.weights import ModelWeights, weights_of
+from lib_vram.message import Message, say
+from lib_vram.physics.component import Component, ComponentMemory
+from lib_vram.request import Request
+
+READY_HOSTS = ("a1111", "forge")
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A piece of work, what is on the device meanwhile, and what its activations need."""
+
+    placed: Placed
+    memory: ComponentMemory
+
+
+def estimate(request: Request, physics: Physics = COMPUTED) -> Estimate:
+    """Return whether ``request`` fits, which phase binds and by how much.
+
+    What VRAM Guard cannot compute yet (a family, a host, a part) is verdict ``"unknown"`` with a note that
+    says so. The same request is answered from memory the second time.
+
+    Raises:
+        BadInput: ``request.alloc_conf`` is not a setting that PyTorch takes.
+    """
+    return _estimate(request, weights_of(request), physics)
+
+
+def measure(request: Request, physics: Physics = COMPUTED) -> tuple[tuple[Measured, ...], tuple[Message, ...]]:
+    """Return every piece of work of ``request`` with its memory, and notes on what cannot be computed yet."""
+    return _measure(request, weights_of(request), physics)
+
+
+def could_fit(request: Request, physics: Physics = COMPUTED) -> bool:
+    """Return whether ``request`` is not ruled out: a necessary condition that more pixels never make true.
+
+    It compares the floor of each part, with fused attention, cond and uncond apart and one picture at a time
+    in the VAE, and the least that the host can keep on the device. Where it is false :func:`estimate` says
+    ``"wont_fit"``; where it is true, :func:`estimate` decides.
+    """
+    weights = weights_of(request)
+    if weights is None:
+        return False
+    works = timeline(request)
+    room = available_bytes(request)
+    for work, resident_bytes in zip(works, least_bytes(request, works, weights), strict=True):
+        if resident_bytes + physics.floor(_leanest(request, work.component)) > room:
+            return False
+    return True
+
+
+def runs(request: Request, peaks: Mapping[PhaseName, int], physics: Physics = COMPUTED) -> bool:
+    """Return whether all of ``request`` runs and no phase peaks above its figure in ``peaks``.
+
+    The same answer as :func:`estimate` gives, for a request all of which can be computed, at a fraction of the time:
+    the floors first, and then one replay for each part.
+    """
+    weights = weights_of(request)
+    if weights is None:
+        return False
+    room = available_bytes(request)
+    works = [_with_preview(placed, physics) for placed in place(request, timeline(request), weights)]
+    for placed in works:
+        peak_bytes = placed.resident_bytes + physics.floor(placed.component)
+        if peak_bytes > min(room, peaks.get(placed.work.phase, room)):
+            return False
+    return all(physics.runs(placed.component, room - placed.resident_bytes) for placed in works)
+
+
+def _leanest(request: Request, component: Component) -> Component:
+    """The same part as the host may run it at the least: Forge halves and splits by itself, A1111 does as told."""
+    lean = replace(component, attention="sdpa")
+    return replace(lean, cfg=False, batch=1 if _is_vae(lean) else lean.batch) if request.host == "forge" else lean
+
+
+def _is_vae(component: Component) -> bool:
+    return component.part in ("vae_decode", "vae_encode")
+
+
+@lru_cache(maxsize=4096)
+def _estimate(request: Request, weights: ModelWeights | None, physics: Physics) -> Estimate:
+    room = available_bytes(request)
+    measured, unknown = _measure(request, weights, physics)
+    if weights is None or not measured:
+        return Estimate("unknown", room, notes=unknown)
+    phases = _phases(measured)
+    binding = max(phases, key=lambda phase: phase.needs_bytes)
+    verdict = _verdict(phases, room, known=not unknown)
+    placed = tuple(item.placed for item in measured)
+    notes = (*unknown, *weights.notes, *notes_on(request, placed, phases, room))
+    return Estimate(
+        verdict=verdict,
+        available_bytes=room,
+        binding_phase=binding.name,
+        peak_bytes=binding.peak_bytes,
+        low_bytes=binding.resident_bytes + binding.low_bytes + CONTEXT_LOW_BYTES - CONTEXT_BYTES,
+        high_bytes=binding.resident_bytes + binding.high_bytes + CONTEXT_HIGH_BYTES - CONTEXT_BYTES,
+        phases=phases,
+        notes=notes,
+    )
+
+
+def _measure(
+    request: Request, weights: ModelWeights | None, physics: Physics
+) -> tuple[tuple[Measured, ...], tuple[Message, ...]]:
+    if request.host not in READY_HOSTS:
+        return (), (say("estimate.host_later", host=request.host),)
+    if weights is None:
+        return (), (say("estimate.family_later", family=request.model.family),)
+    measured: list[Measured] = []
+    later: dict[str, Message] = {}
+    for placed in place(request, timeline(request), weights):
+        try:
+            measured.append(_measured(placed, physics))
+        except NotReady:
+            component = placed.component
+            later[component.part] = say("estimate.part_later", part=component.part, family=component.family)
+    return tuple(measured), (*later.values(), *later_notes(request))
+
+
+def _measured(placed: Placed, physics: Physics) -> Measured:
+    placed = _with_preview(placed, physics)
+    return Measured(placed, physics.memory(placed.component))
+
+
+def _with_preview(placed: Placed, physics: Physics) -> Placed:
+    if placed.work.beside is None:
+        return placed
+    return with_part(placed, "live_preview", physics.memory(placed.work.beside).minimum_bytes)
+
+
+def _phases(measured: tuple[Measured, ...]) -> tuple[PhaseEstimate, ...]:
+    by_name: dict[PhaseName, list[Measured]] = {}
+    for item in measured:
+        by_name.setdefault(item.placed.work.phase, []).append(item)
+    return tuple(_phase(name, items) for name, items in by_name.items())
+
+
+def _phase(name: PhaseName, items: list[Measured]) -> PhaseEstimate:
+    """One phase of several pieces of work: the residents of the one that needs most, and room for all of them."""
+    top = max(items, key=lambda item: item.placed.resident_bytes + item.memory.minimum_bytes)
+    base_bytes = top.placed.resident_bytes
+    over = [(item.placed.resident_bytes - base_bytes, item.memory) for item in items]
+    return PhaseEstimate(
+        name=name,
+        resident_bytes=base_bytes,
+        floor_bytes=max(extra + memory.floor_bytes for extra, memory in over),
+        minimum_bytes=top.memory.minimum_bytes,
+        comfortable_bytes=max(extra + memory.comfortable_bytes for extra, memory in over),
+        low_bytes=max(extra + memory.low_bytes for extra, memory in over),
+        high_bytes=max(extra + memory.high_bytes for extra, memory in over),
+        source=top.memory.source,
+        resident_parts=top.placed.resident,
+    )
+
+
+def _verdict(phases: tuple[PhaseEstimate, ...], room_bytes: int, *, known: bool) -> Verdict:
+    if any(phase.needs_bytes > room_bytes for phase in phases):
+        return "wont_fit"
+    if not known:
+        return "unknown"
+    return "tight" if any(phase.wants_bytes > room_bytes for phase in phases) else "fits"

@@ -1,0 +1,77 @@
+"""What the host's command-line flags, and the allocator's setting, mean for memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from itertools import pairwise
+from typing import Literal
+
+from lib_vram.errors import NotReady
+from lib_vram.physics.allocator import AllocatorConf
+from lib_vram.request import Dtype, Request, WeightsDtype
+
+OffloadMode = Literal["normal", "medvram", "lowvram"]
+
+FULL_PRECISION = {"a1111": ("--no-half",), "forge": ("--all-in-fp32",)}
+"""Flags under which weights and activations are fp32 (A1111 modules/sd_models.py, Forge backend/args.py)."""
+FULL_PRECISION_VAE = {"a1111": ("--no-half", "--no-half-vae"), "forge": ("--vae-in-fp32",)}
+
+
+def has_flag(request: Request, flag: str, value: str | None = None) -> bool:
+    """Return whether the host was started with ``flag``, as ``--flag value`` or ``--flag=value``."""
+    arguments = request.host_args
+    if value is None:
+        return flag in arguments
+    joined = f"{flag}={value}"
+    return joined in arguments or f"{flag} {value}" in arguments or (flag, value) in pairwise(arguments)
+
+
+def offload_mode(request: Request) -> OffloadMode:
+    """Return how A1111 moves the model's parts: ``--medvram-sdxl`` counts for SDXL only (modules/lowvram.py)."""
+    if has_flag(request, "--lowvram"):
+        return "lowvram"
+    is_sdxl = request.model.family in ("sdxl", "sdxl_refiner")
+    if has_flag(request, "--medvram") or (is_sdxl and has_flag(request, "--medvram-sdxl")):
+        return "medvram"
+    return "normal"
+
+
+def compute_dtype(request: Request) -> Dtype:
+    """Return the dtype of the UNet's and the text encoders' activations."""
+    if _any_flag(request, FULL_PRECISION) or has_flag(request, "--precision", "full"):
+        return "fp32"
+    return "bf16" if request.model.weights_dtype == "bf16" else "fp16"
+
+
+def unet_dtype(request: Request) -> WeightsDtype:
+    """Return the dtype in which the UNet's weights lie on the device."""
+    return "fp32" if _any_flag(request, FULL_PRECISION) else request.model.weights_dtype
+
+
+def vae_dtype(request: Request) -> Dtype:
+    """Return the dtype in which the VAE runs."""
+    return "fp32" if _any_flag(request, FULL_PRECISION_VAE) else request.vae.dtype
+
+
+def uses_two_halves(request: Request) -> bool:
+    """Return whether an unconditional half is computed: A1111 computes it even at a CFG scale of 1."""
+    return True if request.host == "a1111" else request.uses_cfg
+
+
+@lru_cache(maxsize=64)
+def replayed_conf(alloc_conf: str) -> str:
+    """Return ``alloc_conf`` when the replay models it, else ``""``: PyTorch's default allocator.
+
+    Raises:
+        BadInput: PyTorch does not take ``alloc_conf``.
+    """
+    try:
+        AllocatorConf.parse(alloc_conf)
+    except NotReady:
+        return ""
+    return alloc_conf
+
+
+def _any_flag(request: Request, table: Mapping[str, tuple[str, ...]]) -> bool:
+    return any(has_flag(request, flag) for flag in table.get(request.host, ()))

@@ -1,0 +1,208 @@
+"""Forge's memory manager: which models it keeps on the card at each moment, decided by what is free then.
+
+Follows backend/memory_management.py, backend/sampling/sampling_function.py and backend/patcher/vae.py of
+June 2025: ``free_memory`` sends away the least recently used models until enough is free, and a model that
+does not fit above the *GPU Weights* reserve is loaded in part, its other layers swapped in one at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from lib_vram.estimate.timeline import LATENT_FACTOR, Sizes, Work, dtype_bytes, forge_tile
+from lib_vram.estimate.weights import ModelWeights, controlnet_bytes
+from lib_vram.physics.component import Component
+from lib_vram.request import Request, WeightsDtype
+from lib_vram.units import GIB
+
+Decided = tuple[Work, Component, Sizes]
+
+MODEL_FACTOR = 1.3
+"""``free_memory(1.3 × model + …)`` and ``(free − reserve) / 1.3`` in ``load_models_gpu``."""
+SWAP_SLACK_BYTES = int(1.25 * GIB)
+DENOISE_FACTOR = {"sdpa": 1.28, "xformers": 1.28, "math": 1.65, "split": 1.65, "sub_quad": 1.65}
+"""``KModel.memory_required``: this × rows × latent cells × dtype × 16384, whatever the model."""
+DENOISE_UNIT = 16384
+DECODE_UNIT = 2178 * 64
+"""``VAE.memory_used_decode``, per latent cell and byte of the dtype."""
+ENCODE_UNIT = 1767
+"""``VAE.memory_used_encode``, per pixel and byte of the dtype."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model that Forge moves as a whole. ``layer_bytes`` is its largest layer: what a swapped model brings in."""
+
+    name: str
+    size_bytes: int
+    layer_bytes: int
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model on the card, ``on_device_bytes`` of it; the rest is swapped."""
+
+    model: Model
+    on_device_bytes: int
+
+
+class ForgeMemory:
+    """The loaded models, most recently used first, on a card with ``empty_bytes`` for them and the activations."""
+
+    def __init__(self, empty_bytes: int, inference_bytes: int, *, fully_swapped: bool) -> None:
+        self.empty_bytes = empty_bytes
+        self.inference_bytes = inference_bytes
+        self.fully_swapped = fully_swapped
+        self.loaded: list[Loaded] = []
+
+    def free_bytes(self, held_bytes: int = 0) -> int:
+        """Return what ``get_free_memory`` says: free on the card and free in torch's cache."""
+        return self.empty_bytes - held_bytes - sum(item.on_device_bytes for item in self.loaded)
+
+    def load(self, models: tuple[Model, ...], required_bytes: float = 0, held_bytes: int = 0) -> None:
+        """Make room for ``models`` and ``required_bytes`` of activations, then load them (``load_models_gpu``)."""
+        to_free = max(self.inference_bytes, required_bytes)
+        kept = [item for model in models for item in self.loaded if item.model == model]
+        missing = [model for model in models if all(item.model != model for item in kept)]
+        for item in kept:
+            self.loaded.remove(item)
+            self.loaded.insert(0, item)
+        if missing:
+            to_free += MODEL_FACTOR * sum(model.size_bytes for model in missing)
+        self._send_away(to_free, kept, held_bytes)
+        for model in missing:
+            self.loaded.insert(0, Loaded(model, self._part_that_fits(model, held_bytes)))
+
+    def _send_away(self, wanted_bytes: float, kept: list[Loaded], held_bytes: int) -> None:
+        for item in reversed(tuple(self.loaded)):
+            if not self.fully_swapped and self.free_bytes(held_bytes) > wanted_bytes:
+                return
+            if item not in kept:
+                self.loaded.remove(item)
+
+    def _part_that_fits(self, model: Model, held_bytes: int) -> int:
+        if self.fully_swapped:
+            return 0
+        return part_that_fits(model.size_bytes, self.free_bytes(held_bytes), self.inference_bytes)
+
+
+def part_that_fits(size_bytes: int, free_bytes: int, inference_bytes: int) -> int:
+    """Return how much of a model Forge puts on the card: all of it when the reserve stays free, else a part."""
+    room_bytes = free_bytes - inference_bytes
+    if room_bytes >= size_bytes:
+        return size_bytes
+    return min(size_bytes, int(max(0, room_bytes / MODEL_FACTOR, room_bytes - SWAP_SLACK_BYTES)))
+
+
+def forge_decides(
+    request: Request, works: tuple[Work, ...], weights: ModelWeights, empty_bytes: int
+) -> tuple[Decided, ...]:
+    """Return for each work what Forge has on the card then, for one generation on a card it finds empty.
+
+    A repeated generation finds the models of the last one still there: Forge sends them away before anything
+    else, so they take only what its own figures leave over.
+    """
+    memory = ForgeMemory(empty_bytes, request.forge.inference_memory_bytes, fully_swapped=request.forge.never_oom_unet)
+    return tuple(_decide(request, work, weights, memory) for work in works)
+
+
+def forge_least(request: Request, works: tuple[Work, ...], weights: ModelWeights, empty_bytes: int) -> tuple[int, ...]:
+    """Return for each work a lower bound of what Forge has on the card: its own model on an otherwise empty card.
+
+    Other models beside it leave less room for this one, but never less in all: what the part loaded loses is
+    at most 1/1.3 of what the others take.
+    """
+    most_held_bytes = max((held_bytes(work) for work in works), default=0)
+    least = []
+    for work in works:
+        model = models_of(request, work, weights)[0]
+        part_bytes = part_that_fits(
+            model.size_bytes, empty_bytes - most_held_bytes, request.forge.inference_memory_bytes
+        )
+        least.append((0 if request.forge.never_oom_unet else part_bytes) + _least_held_bytes(work))
+    return tuple(least)
+
+
+def held_bytes(work: Work) -> int:
+    """Return the size of what stays alive beside ``work``."""
+    return sum(size for _, size in work.held)
+
+
+def _least_held_bytes(work: Work) -> int:
+    """With cond and uncond apart, half of the control outputs is enough."""
+    return sum(size // 2 if name == "control_outputs" else size for name, size in work.held)
+
+
+def denoise_estimate_bytes(component: Component, rows: int) -> float:
+    """Return what Forge believes the UNet needs for ``rows`` latents."""
+    cells = (component.width // LATENT_FACTOR) * (component.height // LATENT_FACTOR)
+    return DENOISE_FACTOR[component.attention] * rows * cells * dtype_bytes(component) * DENOISE_UNIT
+
+
+def vae_estimate_bytes(component: Component) -> int:
+    """Return what Forge believes the VAE needs for one picture."""
+    pixels = component.width * component.height
+    if component.part == "vae_encode":
+        return ENCODE_UNIT * pixels * dtype_bytes(component)
+    return DECODE_UNIT * (pixels // LATENT_FACTOR**2) * dtype_bytes(component)
+
+
+def models_of(request: Request, work: Work, weights: ModelWeights) -> tuple[Model, ...]:
+    """Return the models that Forge loads together for ``work``, in its order."""
+    if work.worker == "text_encoders":
+        return (Model("text_encoders", weights.text_encoders_bytes, weights.text_layer_bytes),)
+    if work.worker == "vae":
+        return (Model("vae", weights.vae_bytes, weights.vae_layer_bytes),)
+    unet = Model("unet", weights.unet_bytes, weights.unet_layer_bytes)
+    dtype: WeightsDtype = "fp32" if work.component.dtype == "fp32" else "fp16"
+    units = enumerate(request.controlnets)
+    return (unet, *(
+        Model(f"controlnet {index}", controlnet_bytes(unit.family, dtype), weights.unet_layer_bytes)
+        for index, unit in units if unit.kind == "controlnet"
+    ))  # fmt: skip
+
+
+def _decide(request: Request, work: Work, weights: ModelWeights, memory: ForgeMemory) -> Decided:
+    before_bytes = sum(size for name, size in work.held if name != "control_outputs")
+    memory.load(models_of(request, work, weights), _required_bytes(request, work), before_bytes)
+    component = _as_forge_runs_it(work, memory.free_bytes(before_bytes))
+    if component != work.component and work.worker in ("unet", "controlnet"):
+        work = _halved(work, component)
+    return work, component, (*_parts(memory), *work.held)
+
+
+def _required_bytes(request: Request, work: Work) -> float:
+    if work.worker in ("unet", "controlnet"):
+        return denoise_estimate_bytes(work.component, 2 * work.component.batch)
+    if work.worker == "vae" and forge_tile(request) is None:
+        return vae_estimate_bytes(work.component)
+    return 0
+
+
+def _as_forge_runs_it(work: Work, free_bytes: int) -> Component:
+    """Split cond and uncond, or a batch of pictures to decode, where Forge's own figures say so."""
+    component = work.component
+    if work.worker == "vae" and component.batch > 1:
+        at_a_time = max(1, int(free_bytes / vae_estimate_bytes(component)))
+        return replace(component, batch=min(component.batch, at_a_time))
+    halves = work.worker in ("unet", "controlnet") and component.cfg
+    if halves and denoise_estimate_bytes(component, 2 * component.batch) >= free_bytes:
+        return replace(component, cfg=False)
+    return component
+
+
+def _halved(work: Work, component: Component) -> Work:
+    """With cond and uncond apart, the control outputs are those of one half at a time."""
+    held = tuple((name, size // 2 if name == "control_outputs" else size) for name, size in work.held)
+    return replace(work, component=component, held=held)
+
+
+def _parts(memory: ForgeMemory) -> Iterator[tuple[str, int]]:
+    sizes: dict[str, int] = {}
+    for item in memory.loaded:
+        name = item.model.name.split(" ")[0]
+        sizes[name] = sizes.get(name, 0) + item.on_device_bytes
+        if item.on_device_bytes < item.model.size_bytes:
+            sizes["swap"] = max(sizes.get("swap", 0), item.model.layer_bytes)
+    yield from sizes.items()

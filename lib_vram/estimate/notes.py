@@ -1,0 +1,79 @@
+"""What an estimate must say beside its numbers: what is not counted, what widens it, what the host will do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from lib_vram.estimate.flags import offload_mode, replayed_conf, vae_dtype
+from lib_vram.estimate.residency import CONTEXT_HIGH_BYTES, CONTEXT_LOW_BYTES, Placed
+from lib_vram.estimate.result import PhaseEstimate
+from lib_vram.estimate.timeline import CPU_UPSCALERS, LATENT_FACTOR, latent_floor, uses_latent_upscaler
+from lib_vram.message import Message, say
+from lib_vram.request import Request
+
+
+def later_notes(request: Request) -> tuple[Message, ...]:
+    """Return what of ``request`` needs memory that cannot be computed yet: the verdict stays open for these."""
+    kinds = sorted({unit.kind for unit in request.controlnets if unit.kind != "controlnet"})
+    notes = [say("estimate.control_later", kind=kind) for kind in kinds]
+    if request.refiner is not None:
+        notes.append(say("estimate.refiner_later", family=request.refiner.family))
+    return tuple(notes)
+
+
+def notes_on(
+    request: Request, placed: tuple[Placed, ...], phases: tuple[PhaseEstimate, ...], room_bytes: int
+) -> tuple[Message, ...]:
+    """Return the notes on an estimate of ``request``, the most useful first."""
+    host_notes = _forge_notes(request, placed, phases, room_bytes) if request.host == "forge" else _a1111_notes(request)
+    return (*host_notes, *_general_notes(request, placed))
+
+
+def _forge_notes(
+    request: Request, placed: tuple[Placed, ...], phases: tuple[PhaseEstimate, ...], room_bytes: int
+) -> Iterator[Message]:
+    if any(phase.name == "vae_decode" and phase.needs_bytes > room_bytes for phase in phases):
+        yield say("estimate.forge_retries_tiled")
+    if any("swap" in dict(item.resident) for item in placed):
+        yield say("estimate.forge_swaps")
+    if request.batch_cond_uncond and request.uses_cfg and any(_is_halved(item) for item in placed):
+        yield say("estimate.forge_halves")
+
+
+def _is_halved(item: Placed) -> bool:
+    return item.component.part == "denoise" and not item.component.cfg
+
+
+def _a1111_notes(request: Request) -> Iterator[Message]:
+    if request.model.family == "sdxl" and vae_dtype(request) == "fp16":
+        yield say("estimate.vae_may_run_in_fp32")
+    if request.live_preview == "full":
+        allowed = offload_mode(request) == "normal"
+        yield say("estimate.preview_full" if allowed else "estimate.preview_full_not_under_medvram")
+
+
+def _general_notes(request: Request, placed: tuple[Placed, ...]) -> Iterator[Message]:
+    if (request.width % LATENT_FACTOR, request.height % LATENT_FACTOR) != (0, 0):
+        width, height = latent_floor(request.width), latent_floor(request.height)
+        yield say("estimate.size_cut", width=request.width, height=request.height, to_width=width, to_height=height)
+    tiles = [item.component.tile for item in placed if item.component.tile]
+    if tiles:
+        yield say("estimate.tiles", tile=tiles[0])
+    if any(item.component.dtype == "fp32" for item in placed):
+        yield say("estimate.fp32_not_measured")
+    if request.hires and request.mode == "txt2img" and _upscaler_uses_the_card(request):
+        yield say("estimate.upscaler_not_counted", upscaler=request.hires.upscaler)
+    if request.controlnets:
+        yield say("estimate.preprocessor_not_counted")
+    if request.detailer:
+        yield say("estimate.detector_not_counted")
+    if replayed_conf(request.alloc_conf) != request.alloc_conf:
+        yield say("estimate.alloc_conf_later", conf=request.alloc_conf)
+    if request.loras:
+        yield say("estimate.loras_merged")
+    yield say("estimate.interval", low_bytes=CONTEXT_LOW_BYTES, high_bytes=CONTEXT_HIGH_BYTES)
+
+
+def _upscaler_uses_the_card(request: Request) -> bool:
+    name = request.hires.upscaler.lower() if request.hires else ""
+    return not uses_latent_upscaler(request) and name not in CPU_UPSCALERS

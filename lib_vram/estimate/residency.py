@@ -1,0 +1,121 @@
+"""What each host keeps on the device while a part works: the rules, host by host.
+
+=====================  =======================================  ==================================
+A1111                  while the UNet works                     while another part works
+=====================  =======================================  ==================================
+no flag                everything                               everything
+``--medvram``          the UNet                                 that part alone
+``--medvram-sdxl``     as ``--medvram`` for SDXL, else no flag
+``--lowvram``          its largest block and its output layer   that part alone
+=====================  =======================================  ==================================
+
+A ControlNet stays in every phase, unless its *Low VRAM* is ticked: then only during its own turn.
+Forge decides by the memory that is free at that moment: see :mod:`lib_vram.estimate.forge`.
+On top of all that comes what the driver and the library's kernels hold: :data:`CONTEXT_BYTES`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from lib_vram.estimate.flags import OffloadMode, offload_mode
+from lib_vram.estimate.forge import forge_decides, forge_least
+from lib_vram.estimate.timeline import Sizes, Work, Worker
+from lib_vram.estimate.weights import ModelWeights, controlnet_bytes
+from lib_vram.physics.component import Component
+from lib_vram.request import Request
+from lib_vram.units import MIB, round_up
+
+CONTEXT_BYTES = 460 * MIB
+"""Driver context and kernels of one PyTorch process, in the middle of what is seen on NVIDIA cards
+(0.3 to 0.6 GiB over drivers and cards; a machine's own figure replaces it once measured)."""
+CONTEXT_LOW_BYTES = 307 * MIB
+CONTEXT_HIGH_BYTES = 614 * MIB
+
+SEGMENT_BYTES = 2 * MIB
+"""The allocator takes memory from the driver in multiples of this, so what stays is counted as it is reserved."""
+
+A1111_KEEPS: dict[OffloadMode, dict[Worker, tuple[str, ...]]] = {
+    "normal": {
+        "text_encoders": ("unet", "text_encoders", "vae"),
+        "controlnet": ("unet", "text_encoders", "vae"),
+        "unet": ("unet", "text_encoders", "vae"),
+        "vae": ("unet", "text_encoders", "vae"),
+    },
+    "medvram": {"text_encoders": ("text_encoders",), "controlnet": ("unet",), "unet": ("unet",), "vae": ("vae",)},
+    "lowvram": {"text_encoders": ("text_encoders",), "controlnet": ("block",), "unet": ("block",), "vae": ("vae",)},
+}
+"""modules/lowvram.py: one of the hooked modules is on the device at a time; ControlNets run in the UNet's turn."""
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A piece of work with what is on the device meanwhile, largest first, as the allocator reserves it."""
+
+    work: Work
+    component: Component
+    resident: Sizes
+
+    @cached_property
+    def resident_bytes(self) -> int:
+        """All that is on the device beside the activations, driver context included."""
+        return sum(size for _, size in self.resident)
+
+
+def place(request: Request, works: tuple[Work, ...], weights: ModelWeights) -> tuple[Placed, ...]:
+    """Return ``works`` with what ``request.host`` keeps on the device during each."""
+    if request.host == "forge":
+        empty_bytes = available_bytes(request) - CONTEXT_BYTES
+        decided = forge_decides(request, works, weights, empty_bytes)
+        return tuple(Placed(work, component, _with_context(parts)) for work, component, parts in decided)
+    return tuple(Placed(work, work.component, _with_context(_a1111_parts(request, work, weights))) for work in works)
+
+
+def least_bytes(request: Request, works: tuple[Work, ...], weights: ModelWeights) -> tuple[int, ...]:
+    """Return for each work a lower bound, driver context included, of what the host can keep on the device."""
+    if request.host == "forge":
+        least = forge_least(request, works, weights, available_bytes(request) - CONTEXT_BYTES)
+        return tuple(CONTEXT_BYTES + size for size in least)
+    return tuple(placed.resident_bytes for placed in place(request, works, weights))
+
+
+def available_bytes(request: Request) -> int:
+    """Return what the card has left for this process, its driver context included."""
+    return max(0, request.device.total_bytes - request.device.used_by_others_bytes)
+
+
+def with_part(placed: Placed, name: str, size_bytes: int) -> Placed:
+    """Return ``placed`` with one more part on the device."""
+    return replace(placed, resident=_sorted((*placed.resident, (name, round_up(size_bytes, SEGMENT_BYTES)))))
+
+
+def _a1111_parts(request: Request, work: Work, weights: ModelWeights) -> Sizes:
+    sizes = {
+        "unet": weights.unet_bytes,
+        "block": weights.block_bytes,
+        "text_encoders": weights.text_encoders_bytes,
+        "vae": weights.vae_bytes,
+    }
+    kept = A1111_KEEPS[offload_mode(request)][work.worker]
+    parts = tuple(("unet" if name == "block" else name, sizes[name]) for name in kept)
+    control = _a1111_controlnets(request, work)
+    return (*parts, *((("controlnet", control),) if control else ()), *work.held)
+
+
+def _a1111_controlnets(request: Request, work: Work) -> int:
+    total = 0
+    for index, unit in enumerate(request.controlnets):
+        its_turn = work.worker == "controlnet" and work.unit == index
+        if unit.kind == "controlnet" and (its_turn or not unit.low_vram):
+            total += controlnet_bytes(unit.family, "fp32" if work.component.dtype == "fp32" else "fp16")
+    return total
+
+
+def _with_context(parts: Sizes) -> Sizes:
+    rounded = tuple((name, round_up(size, SEGMENT_BYTES)) for name, size in parts if size > 0)
+    return _sorted((("context", CONTEXT_BYTES), *rounded))
+
+
+def _sorted(parts: Sizes) -> Sizes:
+    return tuple(sorted(parts, key=lambda part: -part[1]))

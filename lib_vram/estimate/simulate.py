@@ -1,0 +1,164 @@
+"""A generation run on the virtual card: every phase replayed through one allocator, until it ends or runs out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, Literal, Protocol
+
+from lib_vram.errors import DeviceOutOfMemory, NotReady
+from lib_vram.estimate.estimator import Measured, estimate, measure
+from lib_vram.estimate.flags import replayed_conf
+from lib_vram.estimate.physics import COMPUTED, Physics
+from lib_vram.estimate.residency import CONTEXT_BYTES, available_bytes
+from lib_vram.estimate.result import PhaseName
+from lib_vram.physics.allocator import OWN_SEGMENT_FROM, SMALL_LIMIT, AllocatorConf, Block, CachingAllocator
+from lib_vram.physics.component import Component
+from lib_vram.physics.memory import component_trace
+from lib_vram.request import Request
+from lib_vram.units import GIB, KIB, MIB
+
+
+class Replayable(Protocol):
+    """What one part allocates and frees, in order."""
+
+    def replay(self, allocator: CachingAllocator) -> None:
+        """Run the events; raises ``DeviceOutOfMemory`` where the card has no room."""
+
+
+Trace = Callable[[Component], Replayable]
+
+
+@dataclass(frozen=True)
+class PhaseRun:
+    """A phase that ran to its end. Sizes as torch counts them: without the driver's context."""
+
+    name: PhaseName
+    allocated_peak_bytes: int
+    reserved_peak_bytes: int
+
+
+class PhaseOutOfMemory(DeviceOutOfMemory):
+    """The virtual card ran out; ``phase`` says where, ``error_text`` is what torch would print."""
+
+    def __init__(self, error: DeviceOutOfMemory, phase: PhaseName, peak_bytes: int, error_text: str) -> None:
+        super().__init__(
+            requested_bytes=error.requested_bytes,
+            limit_bytes=error.limit_bytes,
+            allocated_bytes=error.allocated_bytes,
+            reserved_bytes=error.reserved_bytes,
+        )
+        self.phase = phase
+        self.peak_bytes = peak_bytes
+        self.error_text = error_text
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """How a generation ended. ``peak_bytes`` is the peak of allocated memory with the driver's context."""
+
+    outcome: Literal["completed", "out_of_memory"]
+    phase: PhaseName | None
+    peak_bytes: int
+    error_text: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the contract's JSON form."""
+        return {
+            "outcome": self.outcome,
+            "phase": self.phase,
+            "peak_bytes": self.peak_bytes,
+            "error_text": self.error_text,
+        }
+
+
+def simulate(request: Request, physics: Physics = COMPUTED, trace: Trace = component_trace) -> Simulation:
+    """Return how ``request`` ends on its card: completed, or out of memory and in which phase.
+
+    Raises:
+        NotReady: something in ``request`` cannot be computed yet.
+    """
+    peak_bytes = 0
+    try:
+        for run in simulate_steps(request, physics, trace):
+            peak_bytes = max(peak_bytes, CONTEXT_BYTES + run.allocated_peak_bytes)
+    except PhaseOutOfMemory as error:
+        return Simulation("out_of_memory", error.phase, max(peak_bytes, error.peak_bytes), error.error_text)
+    return Simulation("completed", None, peak_bytes, "")
+
+
+def simulate_steps(request: Request, physics: Physics = COMPUTED, trace: Trace = component_trace) -> Iterator[PhaseRun]:
+    """Run ``request`` phase by phase and yield each as it ends.
+
+    What the host keeps during a phase is taken first, and the cache is emptied between phases, as both hosts do.
+
+    Raises:
+        PhaseOutOfMemory: a phase does not fit.
+        NotReady: something in ``request`` cannot be computed yet.
+    """
+    measured = _known(request, physics)
+    allocator = CachingAllocator(
+        available_bytes(request) - CONTEXT_BYTES, AllocatorConf.parse(replayed_conf(request.alloc_conf))
+    )
+    for name, items in groupby(measured, key=lambda item: item.placed.work.phase):
+        yield _run_phase(request, allocator, name, tuple(items), trace)
+
+
+def _known(request: Request, physics: Physics) -> tuple[Measured, ...]:
+    measured, unknown = measure(request, physics)
+    if unknown and estimate(request, physics).verdict == "unknown":
+        raise NotReady("request", got=request.model.family, takes=str(unknown[0]))
+    return measured
+
+
+def _run_phase(
+    request: Request, allocator: CachingAllocator, name: PhaseName, items: tuple[Measured, ...], trace: Trace
+) -> PhaseRun:
+    allocator.peak_allocated_bytes = allocator.allocated_bytes
+    allocator.peak_reserved_bytes = allocator.reserved_bytes
+    try:
+        for item in items:
+            kept = _keep(allocator, item.placed.resident_bytes - CONTEXT_BYTES)
+            trace(item.placed.component).replay(allocator)
+            for block in kept:
+                allocator.free(block)
+            allocator.empty_cache()
+    except DeviceOutOfMemory as error:
+        peak_bytes = CONTEXT_BYTES + allocator.peak_allocated_bytes
+        raise PhaseOutOfMemory(error, name, peak_bytes, error_text(request, error)) from None
+    return PhaseRun(name, allocator.peak_allocated_bytes, allocator.peak_reserved_bytes)
+
+
+def _keep(allocator: CachingAllocator, size_bytes: int) -> list[Block]:
+    """Take ``size_bytes``, a multiple of 2 MiB, so that exactly that much is reserved: below 10 MiB in 1 MiB blocks."""
+    if size_bytes >= OWN_SEGMENT_FROM:
+        return [allocator.malloc(size_bytes)]
+    return [allocator.malloc(SMALL_LIMIT) for _ in range(size_bytes // SMALL_LIMIT)]
+
+
+def error_text(request: Request, error: DeviceOutOfMemory) -> str:
+    """Return what ``torch.OutOfMemoryError`` says in PyTorch 2.6 and later, for the virtual card's figures."""
+    in_use_bytes = CONTEXT_BYTES + error.reserved_bytes
+    free_bytes = max(0, available_bytes(request) - in_use_bytes)
+    unused_bytes = error.reserved_bytes - error.allocated_bytes
+    return (
+        f"CUDA out of memory. Tried to allocate {_torch_size(error.requested_bytes)}. "
+        f"GPU 0 has a total capacity of {_torch_size(request.device.total_bytes)} "
+        f"of which {_torch_size(free_bytes)} is free. Including non-PyTorch memory, "
+        f"this process has {_torch_size(in_use_bytes)} memory in use. "
+        f"Of the allocated memory {_torch_size(error.allocated_bytes)} is allocated by PyTorch, "
+        f"and {_torch_size(unused_bytes)} is reserved by PyTorch but unallocated. "
+        "If reserved but unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True "
+        "to avoid fragmentation.  See documentation for Memory Management  "
+        "(https://pytorch.org/docs/stable/notes/cuda.html#environment-variables)"
+    )
+
+
+def _torch_size(size_bytes: int) -> str:
+    if size_bytes < KIB:
+        return f"{size_bytes} bytes"
+    for unit, factor in (("KiB", KIB), ("MiB", MIB)):
+        if size_bytes < factor * 1024:
+            return f"{size_bytes / factor:.2f} {unit}"
+    return f"{size_bytes / GIB:.2f} GiB"

@@ -1,0 +1,266 @@
+"""What a generation does, in order: which part works at which size, and what else stays alive meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from lib_vram.estimate.flags import compute_dtype, offload_mode, replayed_conf, uses_two_halves, vae_dtype
+from lib_vram.estimate.result import PhaseName
+from lib_vram.physics.component import Component
+from lib_vram.request import Attention, Request
+
+Worker = Literal["text_encoders", "unet", "controlnet", "vae"]
+"""Whose weights a piece of work needs."""
+Sizes = tuple[tuple[str, int], ...]
+"""Named sizes in bytes: ``(("latents", 1048576), …)``."""
+
+LATENT_FACTOR = 8
+"""Pixels of the picture per row of the latent (``opt_f`` in both hosts)."""
+LATENT_CHANNELS = 4
+SAMPLER_LATENTS = 12
+"""Latents that a sampler keeps, in fp32: the input, the noise, the step's input and output for both halves, both
+combined results, the last two results of a multi-step sampler, the preview and one to spare. Counted in k-diffusion's
+``sample_dpmpp_2m`` and the hosts' ``CFGDenoiser``; 256 KiB each for a picture of 1024×1024."""
+
+HINT_CHANNELS = 3
+CONTROL_LEVELS: dict[str, tuple[tuple[int, int], ...]] = {
+    "sd15": (
+        (320, 1), (320, 1), (320, 1), (320, 2), (640, 2), (640, 2), (640, 4),
+        (1280, 4), (1280, 4), (1280, 8), (1280, 8), (1280, 8), (1280, 8),
+    ),
+    "sdxl": (
+        (320, 1), (320, 1), (320, 1), (320, 2), (640, 2), (640, 2), (640, 4), (1280, 4), (1280, 4), (1280, 4),
+    ),
+}  # fmt: skip
+"""What a ControlNet hands to the UNet: channels and halving of the latent, per input block and the middle one."""
+
+TAESD_BYTES_PER_PIXEL = 64 * 2 * 3
+"""The preview decoder's last stage: 64 channels in half precision, input, result and shortcut alive together
+(modules/sd_vae_taesd.py). A rule, not a measurement."""
+
+DEFAULT_TILE = 768
+"""Side of a tile in pixels where the request names none (A1111, our own tiled decode)."""
+FORGE_TILE = 512
+"""Forge decodes tiles of 64×64 latents and the same area as 32×128 and 128×32 (backend/patcher/vae.py)."""
+
+CPU_UPSCALERS = ("none", "lanczos", "nearest")
+
+
+@dataclass(frozen=True)
+class Work:
+    """One part at work once. ``held`` stays on the device beside its weights while it runs.
+
+    ``beside`` is a part that another thread may run at the same moment: the full live preview's decode.
+    """
+
+    phase: PhaseName
+    worker: Worker
+    component: Component
+    held: Sizes = ()
+    beside: Component | None = None
+    unit: int = 0
+    """Which of the request's ControlNets works, for ``worker == "controlnet"``."""
+
+
+def timeline(request: Request) -> tuple[Work, ...]:
+    """Return the pieces of work of one batch of ``request``, in the order in which the host does them."""
+    return tuple(_timeline(request))
+
+
+def latent_floor(pixels: int) -> int:
+    """Return the size that is really computed: the hosts cut a side down to whole rows of the latent."""
+    return max(LATENT_FACTOR, pixels // LATENT_FACTOR * LATENT_FACTOR)
+
+
+def upscaled_size(request: Request) -> tuple[int, int] | None:
+    """Return the size to which the first pass is enlarged before it is cut to the second pass's size.
+
+    With both sides given, both hosts enlarge until the wanted size is covered and cut the rest off
+    (``calculate_target_resolution``); else it is the second pass's own size. ``None`` without a second pass.
+    """
+    target, want = request.hires_size(), request.hires
+    if target is None or want is None or not (want.width and want.height):
+        return target
+    if request.width * want.height < want.width * request.height:
+        return want.width, want.width * request.height // request.width
+    return want.height * request.width // request.height, want.height
+
+
+def uses_latent_upscaler(request: Request) -> bool:
+    """Return whether the second pass enlarges the latent itself, without a decode and an encode in between."""
+    return request.hires is not None and request.hires.upscaler.lower().startswith("latent")
+
+
+def _timeline(request: Request) -> Iterator[Work]:
+    width, height = latent_floor(request.width), latent_floor(request.height)
+    if request.mode == "img2img":
+        yield _encode(request, "vae_encode", width, height)
+    yield _text(request)
+    yield from _sampling(request, "sampling", width, height)
+    second = request.hires_size() if request.mode == "txt2img" else None
+    if second is not None:
+        yield from _hires_upscale(request, width, height)
+        width, height = latent_floor(second[0]), latent_floor(second[1])
+        yield from _sampling(request, "hires_sampling", width, height)
+    yield _decode(request, "vae_decode", width, height)
+    if request.detailer is not None:
+        yield from _detailer(request, request.detailer.width, request.detailer.height)
+
+
+def _text(request: Request) -> Work:
+    component = Component(
+        family=request.model.family, part="text_encode", width=512, height=512, dtype=compute_dtype(request),
+        attention=request.attention, cfg=False, alloc_conf=replayed_conf(request.alloc_conf),
+    )  # fmt: skip
+    return Work("text_encode", "text_encoders", component)
+
+
+def _hires_upscale(request: Request, width: int, height: int) -> Iterator[Work]:
+    if uses_latent_upscaler(request):
+        return
+    yield _decode(request, "hires_upscale", width, height)
+    enlarged = upscaled_size(request)
+    if enlarged is not None:
+        yield _encode(request, "hires_upscale", latent_floor(enlarged[0]), latent_floor(enlarged[1]))
+
+
+def _sampling(request: Request, phase: PhaseName, width: int, height: int) -> Iterator[Work]:
+    cfg = uses_two_halves(request) and request.batch_cond_uncond
+    component = Component(
+        family=request.model.family, part="denoise", width=width, height=height, batch=request.batch_size,
+        dtype=compute_dtype(request), attention=request.attention, cfg=cfg, alloc_conf=replayed_conf(request.alloc_conf),
+    )  # fmt: skip
+    yield from sampling_works(request, phase, component)
+
+
+def sampling_works(request: Request, phase: PhaseName, component: Component) -> Iterator[Work]:
+    """Yield the ControlNets' turns and then the UNet's own, for the UNet at work as ``component``."""
+    held = _sampling_held(request, phase, component)
+    outputs = ("control_outputs", control_outputs_bytes(component)) if _controlnets(request) else None
+    for turn, unit in enumerate(_controlnets(request)):
+        part = _control_component(request, component, unit)
+        yield Work(phase, "controlnet", part, (*held, outputs) if turn and outputs else held, unit=unit)
+    yield Work(
+        phase, "unet", component, (*held, outputs) if outputs else held, beside=_preview_decode(request, component)
+    )
+
+
+def control_outputs_bytes(component: Component) -> int:
+    """Return the size of what the ControlNets hand to the UNet that works as ``component``; several are summed up."""
+    cells = 0
+    for channels, halving in CONTROL_LEVELS.get(component.family, ()):
+        rows = -(-(component.height // LATENT_FACTOR) // halving)
+        columns = -(-(component.width // LATENT_FACTOR) // halving)
+        cells += channels * rows * columns
+    return cells * _rows(component) * dtype_bytes(component)
+
+
+def dtype_bytes(component: Component) -> int:
+    """Return the bytes of one activation."""
+    return 4 if component.dtype == "fp32" else 2
+
+
+def _controlnets(request: Request) -> tuple[int, ...]:
+    return tuple(index for index, unit in enumerate(request.controlnets) if unit.kind == "controlnet")
+
+
+def _control_component(request: Request, unet: Component, unit: int) -> Component:
+    return Component(
+        family=request.controlnets[unit].family, part="controlnet", width=unet.width, height=unet.height,
+        batch=unet.batch, dtype=unet.dtype, attention=unet.attention, cfg=unet.cfg, alloc_conf=unet.alloc_conf,
+    )  # fmt: skip
+
+
+def _sampling_held(request: Request, phase: PhaseName, component: Component) -> Sizes:
+    pixels = component.width * component.height
+    latents = component.batch * LATENT_CHANNELS * (pixels // LATENT_FACTOR**2) * 4 * SAMPLER_LATENTS
+    held: Sizes = (("latents", latents),)
+    images = HINT_CHANNELS * pixels * len(_controlnets(request)) * _rows(component) * dtype_bytes(component)
+    if phase == "hires_sampling" and not uses_latent_upscaler(request):
+        images += _picture_bytes(request, component.width, component.height, component.batch)
+    if images:
+        held = (*held, ("images", images))
+    if request.live_preview == "taesd" and _preview_runs_beside(request):
+        held = (*held, ("live_preview", TAESD_BYTES_PER_PIXEL * pixels))
+    return held
+
+
+def _preview_runs_beside(request: Request) -> bool:
+    """Under medvram and lowvram A1111 draws previews between the steps (``parallel_processing_allowed``)."""
+    return request.host != "a1111" or offload_mode(request) == "normal"
+
+
+def _preview_decode(request: Request, component: Component) -> Component | None:
+    """Only A1111 without medvram decodes previews with the real VAE; the others fall back to the approximation."""
+    if request.live_preview != "full" or request.host != "a1111" or offload_mode(request) != "normal":
+        return None
+    return _vae_component(request, "vae_decode", component.width, component.height, 1)
+
+
+def _decode(request: Request, phase: PhaseName, width: int, height: int) -> Work:
+    """A1111 decodes one picture after the other; Forge as many at a time as its own formula lets it."""
+    batch = 1 if request.host == "a1111" else request.batch_size
+    cells = (width // LATENT_FACTOR) * (height // LATENT_FACTOR)
+    held = (("latents", request.batch_size * LATENT_CHANNELS * cells * 4),)
+    return Work(phase, "vae", _vae_component(request, "vae_decode", width, height, batch), held)
+
+
+def _encode(request: Request, phase: PhaseName, width: int, height: int) -> Work:
+    """Both hosts encode one picture after the other; the batch is there twice, as it came and as -1 to 1."""
+    held = (("images", 2 * _picture_bytes(request, width, height, request.batch_size)),)
+    return Work(phase, "vae", _vae_component(request, "vae_encode", width, height, 1), held)
+
+
+def _picture_bytes(request: Request, width: int, height: int, batch: int) -> int:
+    """A1111 puts the pictures on the device in the VAE's dtype, Forge in fp32 (``Img2Img.init``)."""
+    channel_bytes = 2 if request.host == "a1111" and vae_dtype(request) != "fp32" else 4
+    return batch * HINT_CHANNELS * width * height * channel_bytes
+
+
+def _vae_component(
+    request: Request, part: Literal["vae_decode", "vae_encode"], width: int, height: int, batch: int
+) -> Component:
+    tile = vae_tile(request, part)
+    return Component(
+        family=request.model.family, part=part, width=width, height=height, batch=1 if tile else batch,
+        dtype=vae_dtype(request), attention=vae_attention(request), cfg=False,
+        tile=tile if tile and tile < max(width, height) else None, alloc_conf=replayed_conf(request.alloc_conf),
+    )  # fmt: skip
+
+
+def vae_tile(request: Request, part: Literal["vae_decode", "vae_encode"]) -> int | None:
+    """Return the side of the VAE's tiles in pixels, ``None`` when it works on the whole picture."""
+    if request.host == "forge":
+        return forge_tile(request)
+    if request.vae.tiled and part == "vae_decode":
+        return request.vae.tile_size or DEFAULT_TILE
+    return None
+
+
+def forge_tile(request: Request) -> int | None:
+    """Return the side of Forge's own tiles in pixels, ``None`` when its VAE works on the whole picture."""
+    return FORGE_TILE if request.forge.never_oom_vae or request.vae.tiled else None
+
+
+def vae_attention(request: Request) -> Attention:
+    """Return how the VAE's one attention block works.
+
+    A1111 hands three-dimensional tensors to ``scaled_dot_product_attention``, which then takes the path with
+    whole score matrices (modules/sd_hijack_optimizations.py, ``sdp_attnblock_forward``); Forge hands four.
+    """
+    return "math" if request.host == "a1111" and request.attention == "sdpa" else request.attention
+
+
+def _detailer(request: Request, width: int, height: int) -> Iterator[Work]:
+    """A detailer repaints one crop at a time: an img2img of its own with the same model."""
+    crop = request.replace(
+        width=width, height=height, mode="img2img", batch_size=1, hires=None, detailer=None, refiner=None
+    )
+    for work in _timeline(crop):
+        yield Work("detailer", work.worker, work.component, work.held, work.beside, work.unit)
+
+
+def _rows(component: Component) -> int:
+    return component.batch * (2 if component.cfg else 1)

@@ -1,0 +1,144 @@
+"""What a model's parts weigh on the device, from the checkpoint's header or from the family."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from lib_vram.errors import VramGuardError
+from lib_vram.estimate.flags import unet_dtype, vae_dtype
+from lib_vram.message import Message, say
+from lib_vram.model.inspect import Checkpoint, inspect_file
+from lib_vram.request import Family, Request, WeightsDtype
+from lib_vram.units import MIB
+
+Inspect = Callable[[str], Checkpoint]
+
+BYTES_PER_PARAMETER: dict[WeightsDtype, float] = {
+    "fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1,
+    "q8_0": 34 / 32, "q4_k": 144 / 256, "q4_0": 18 / 32, "nf4": 0.55,
+}  # fmt: skip
+"""GGUF block sizes over weights in a block; nf4 is Forge's own figure, quantisation state included."""
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """Parameter counts of one family, counted over the layers of its published configuration.
+
+    ``block`` is the largest of the UNet's input, middle and output blocks (its middle block) together
+    with what ``--lowvram`` leaves on the device beside it: the output layer and the label embedding.
+    The ``*_layer`` figures are the largest single layer: what a swapped model brings in at a time.
+    """
+
+    unet: int
+    block: int
+    unet_layer: int
+    text_encoders: int
+    text_layer: int
+    vae: int
+    vae_layer: int
+    controlnet: int
+
+
+ARCHITECTURES: dict[Family, Architecture] = {
+    "sd15": Architecture(
+        unet=859_520_964,
+        block=97_038_080 + 12_164,
+        unet_layer=2560 * 1280 * 9,
+        text_encoders=123_060_480,
+        text_layer=49_408 * 768,
+        vae=83_653_863,
+        vae_layer=512 * 512 * 9,
+        controlnet=361_279_120,
+    ),
+    "sdxl": Architecture(
+        unet=2_567_463_684,
+        block=413_117_440 + 5_257_604,
+        unet_layer=2560 * 1280 * 9,
+        text_encoders=123_060_480 + 694_659_841,
+        text_layer=49_408 * 1280,
+        vae=83_653_863,
+        vae_layer=512 * 512 * 9,
+        controlnet=1_251_014_160,
+    ),
+}
+
+FORGE_SDXL_TEXT_ENCODERS_BYTES = int(2144.35 * MIB)
+"""Forge's "Model Require" for SDXL's two text encoders, the same in every published log of June 2025 builds."""
+
+
+@dataclass(frozen=True)
+class ModelWeights:
+    """Weights of one request's model as they lie on the device. All sizes in bytes."""
+
+    unet_bytes: int
+    block_bytes: int
+    unet_layer_bytes: int
+    text_encoders_bytes: int
+    text_layer_bytes: int
+    vae_bytes: int
+    vae_layer_bytes: int
+    notes: tuple[Message, ...] = ()
+
+
+def weights_of(request: Request, inspect: Inspect = inspect_file) -> ModelWeights | None:
+    """Return what ``request``'s model weighs, ``None`` for a family that is not known yet.
+
+    The header of ``request.model.checkpoint`` decides where it can be read; else the family's own counts do.
+    """
+    known = ARCHITECTURES.get(request.model.family)
+    if known is None:
+        return None
+    counts, notes = _counts(request, known, inspect)
+    unet_factor = BYTES_PER_PARAMETER[unet_dtype(request)]
+    text_factor = 4 if unet_dtype(request) == "fp32" else 2
+    vae_factor = BYTES_PER_PARAMETER[vae_dtype(request)]
+    return ModelWeights(
+        unet_bytes=int(counts["unet"] * unet_factor),
+        block_bytes=int(known.block * unet_factor),
+        unet_layer_bytes=int(known.unet_layer * max(2, unet_factor)),
+        text_encoders_bytes=_text_encoders_bytes(request, counts["text_encoders"] * text_factor),
+        text_layer_bytes=known.text_layer * text_factor,
+        vae_bytes=int(counts["vae"] * vae_factor),
+        vae_layer_bytes=int(known.vae_layer * vae_factor),
+        notes=notes,
+    )
+
+
+def controlnet_bytes(family: Family, dtype: WeightsDtype) -> int:
+    """Return what a full ControlNet of ``family`` weighs; 0 for a family whose ControlNets are not known yet."""
+    known = ARCHITECTURES.get(family)
+    return int(known.controlnet * BYTES_PER_PARAMETER[dtype]) if known else 0
+
+
+def _text_encoders_bytes(request: Request, counted_bytes: int) -> int:
+    if request.host == "forge" and request.model.family == "sdxl":
+        return FORGE_SDXL_TEXT_ENCODERS_BYTES
+    return counted_bytes
+
+
+def _counts(request: Request, known: Architecture, inspect: Inspect) -> tuple[dict[str, int], tuple[Message, ...]]:
+    counts = {"unet": known.unet, "text_encoders": known.text_encoders, "vae": known.vae}
+    if request.model.checkpoint is None:
+        return counts, (say("estimate.weights_of_family", family=request.model.family),)
+    try:
+        checkpoint = inspect(request.model.checkpoint)
+    except (VramGuardError, OSError):
+        return counts, (say("estimate.checkpoint_unusable", family=request.model.family),)
+    found = _found(checkpoint)
+    if "unet" not in found:
+        return counts, (say("estimate.checkpoint_unusable", family=request.model.family),)
+    notes: tuple[Message, ...] = ()
+    if checkpoint.family not in (None, request.model.family):
+        notes = (say("estimate.checkpoint_of_other_family", found=checkpoint.family, family=request.model.family),)
+    return {**counts, **found}, notes
+
+
+def _found(checkpoint: Checkpoint) -> dict[str, int]:
+    names = {"unet": "unet", "text_encoder": "text_encoders", "text_encoder_2": "text_encoders", "vae": "vae"}
+    counts: dict[str, int] = {}
+    for component in checkpoint.components:
+        name = names.get(component.name)
+        if name and component.parameters:
+            counts[name] = counts.get(name, 0) + component.parameters
+    return counts

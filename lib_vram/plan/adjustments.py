@@ -1,0 +1,191 @@
+"""The ladder: what may be changed so that a generation fits, from harmless to harmful.
+
+=====================  ========  ===========================================================================
+id                     costs     what it does
+=====================  ========  ===========================================================================
+``batch_to_count``     time      fewer pictures at once, more batches: the same pictures with the same seeds
+``vae_tiled``          time      the VAE decodes in overlapping tiles
+``cond_uncond_apart``  time      the two halves of a step one after the other
+``hires_scale``        detail    a smaller second pass
+``smaller_size``       picture   a smaller picture of the same shape; its composition changes
+=====================  ========  ===========================================================================
+
+An adjustment lists its candidates from the least change to the most; leaving it alone comes before all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from lib_vram.estimate.flags import uses_two_halves
+from lib_vram.estimate.timeline import DEFAULT_TILE
+from lib_vram.message import Message, say
+from lib_vram.plan.result import Cost
+from lib_vram.request import SIZE_LIMITS, Request
+
+MULTIPLE = 8
+"""Sizes stay on whole rows of the latent."""
+TILE_CANDIDATES = tuple(range(1024, 255, -64))
+"""Sides of a tile in pixels: our own slider's step; below 256 the overlap is most of the tile."""
+HIRES_STEP = 0.05
+"""The step of both hosts' "Upscale by" slider."""
+
+Candidate = Any
+
+
+@dataclass(frozen=True)
+class Adjustment:
+    """One rung of the ladder. ``field`` is the request's field, ``shown`` its value for people."""
+
+    id: str
+    field: str
+    costs: Cost
+    candidates: Callable[[Request], tuple[Candidate, ...]]
+    apply: Callable[[Request, Candidate], Request]
+    shown: Callable[[Request], Any]
+    text: Callable[[Request, Request], Message]
+
+
+def with_size(request: Request, size: tuple[int, int]) -> Request:
+    """Return ``request`` at another width and height."""
+    return request.replace(width=size[0], height=size[1])
+
+
+def same_aspect(width: int, height: int, long_side: int) -> tuple[int, int]:
+    """Return the size with ``long_side`` whose shape is that of ``width`` × ``height`` to within half a latent row."""
+    short_side = round(long_side * min(width, height) / max(width, height) / MULTIPLE) * MULTIPLE
+    return (long_side, short_side) if width >= height else (short_side, long_side)
+
+
+def smaller_sizes(width: int, height: int, least: int = SIZE_LIMITS[0]) -> tuple[tuple[int, int], ...]:
+    """Return all smaller sizes of the same shape on multiples of 8, largest first; both sides at least ``least``."""
+    sizes = []
+    for long_side in range(_below(max(width, height)), least - 1, -MULTIPLE):
+        size = same_aspect(width, height, long_side)
+        if min(size) >= least and size[0] <= width and size[1] <= height:
+            sizes.append(size)
+    return tuple(sizes)
+
+
+def _below(pixels: int) -> int:
+    return (pixels - 1) // MULTIPLE * MULTIPLE
+
+
+def _batches(request: Request) -> tuple[int, ...]:
+    images = request.images
+    return tuple(size for size in range(request.batch_size - 1, 0, -1) if images % size == 0)
+
+
+def _with_batch(request: Request, size: int) -> Request:
+    return request.replace(batch_size=size, batch_count=request.images // size)
+
+
+def _batch_text(before: Request, after: Request) -> Message:
+    key = "plan.batch_to_count" if after.batch_size == 1 else "plan.batch_to_smaller_groups"
+    return say(
+        key, before=before.batch_size, after=after.batch_size,
+        count_before=before.batch_count, count_after=after.batch_count,
+    )  # fmt: skip
+
+
+def _tiles(request: Request) -> tuple[Candidate, ...]:
+    if request.host == "forge":
+        return () if request.forge.never_oom_vae or request.vae.tiled else (True,)
+    now = (request.vae.tile_size or DEFAULT_TILE) if request.vae.tiled else TILE_CANDIDATES[0] + 1
+    return tuple(tile for tile in TILE_CANDIDATES if tile < now)
+
+
+def _with_tile(request: Request, tile: Candidate) -> Request:
+    if request.host == "forge":
+        return request.replace(forge=replace(request.forge, never_oom_vae=True))
+    return request.replace(vae=replace(request.vae, tiled=True, tile_size=tile))
+
+
+def _tile_shown(request: Request) -> bool | int:
+    if request.host == "forge":
+        return request.forge.never_oom_vae
+    return (request.vae.tile_size or DEFAULT_TILE) if request.vae.tiled else False
+
+
+def _tile_text(before: Request, after: Request) -> Message:
+    if after.host == "forge":
+        return say("plan.vae_tiled_forge")
+    if before.vae.tiled:
+        return say("plan.vae_smaller_tiles", before=_tile_shown(before), tile=_tile_shown(after))
+    return say("plan.vae_tiled", tile=_tile_shown(after))
+
+
+def _apart(request: Request) -> tuple[bool, ...]:
+    return (False,) if request.batch_cond_uncond and uses_two_halves(request) else ()
+
+
+def _hires_targets(request: Request) -> tuple[Candidate, ...]:
+    want = request.hires
+    if want is None or request.mode != "txt2img":
+        return ()
+    if want.width == 0 and want.height == 0:
+        steps = range(round(want.scale / HIRES_STEP) + 1, round(1 / HIRES_STEP), -1)
+        scales = (round(step * HIRES_STEP, 2) for step in steps)
+        return tuple(scale for scale in scales if 1 < scale < want.scale)
+    if want.width and want.height:
+        return tuple(size for size in smaller_sizes(want.width, want.height) if _is_enlarged(request, size))
+    side = want.width or want.height
+    given = request.width if want.width else request.height
+    return tuple(range(_below(side), given, -MULTIPLE))
+
+
+def _is_enlarged(request: Request, size: tuple[int, int]) -> bool:
+    return size[0] * size[1] > request.width * request.height
+
+
+def _with_hires(request: Request, target: Candidate) -> Request:
+    if request.hires is None:
+        return request
+    want = request.hires
+    if want.width == 0 and want.height == 0:
+        return request.replace(hires=replace(want, scale=target))
+    if want.width and want.height:
+        return request.replace(hires=replace(want, width=target[0], height=target[1]))
+    side = "width" if want.width else "height"
+    return request.replace(hires=replace(want, **{side: target}))
+
+
+def _hires_shown(request: Request) -> float | str:
+    if request.hires is None:
+        return ""
+    if request.hires.width == 0 and request.hires.height == 0:
+        return request.hires.scale
+    width, height = request.hires_size() or (0, 0)
+    return f"{width}×{height}"
+
+
+def _hires_text(before: Request, after: Request) -> Message:
+    key = "plan.hires_size" if isinstance(_hires_shown(before), str) else "plan.hires_scale"
+    return say(key, before=_hires_shown(before), after=_hires_shown(after))
+
+
+def _size_shown(request: Request) -> str:
+    return f"{request.width}×{request.height}"
+
+
+LADDER: tuple[Adjustment, ...] = (
+    Adjustment(
+        "batch_to_count", "batch_size", "time", _batches, _with_batch,
+        lambda request: request.batch_size, _batch_text,
+    ),
+    Adjustment("vae_tiled", "vae.tiled", "time", _tiles, _with_tile, _tile_shown, _tile_text),
+    Adjustment(
+        "cond_uncond_apart", "batch_cond_uncond", "time", _apart,
+        lambda request, together: request.replace(batch_cond_uncond=together),
+        lambda request: request.batch_cond_uncond,
+        lambda _before, _after: say("plan.cond_uncond_apart"),
+    ),
+    Adjustment("hires_scale", "hires.scale", "detail", _hires_targets, _with_hires, _hires_shown, _hires_text),
+    Adjustment(
+        "smaller_size", "size", "picture",
+        lambda request: smaller_sizes(request.width, request.height), with_size, _size_shown,
+        lambda before, after: say("plan.smaller_size", before=_size_shown(before), after=_size_shown(after)),
+    ),
+)  # fmt: skip
