@@ -61,8 +61,8 @@ class Guard:
 
     @fail_open(instead=_no_answer)
     def after_run(self, p: Any) -> None:
-        """Give back what the run of ``p`` changed. Not sure to be called: a failed run ends without it."""
-        self.host.restore(p)
+        """Give back what the run of ``p`` switched on. Not sure to be called: a failed run ends without it."""
+        self.host.end_run(p)
 
     @fail_open(instead=_no_answer)
     def stop(self) -> None:

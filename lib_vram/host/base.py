@@ -69,6 +69,9 @@ class Host(Protocol):
         ``None`` when nothing could be computed: then what the run's own argument asks for.
         """
 
+    def end_run(self, p: Any) -> None:
+        """Undo what was switched on for the run of ``p``; what was written into ``p`` stays readable for other scripts."""
+
     def restore(self, p: Any = None) -> None:
         """Undo what :meth:`apply` and :meth:`prepare_run` changed for the run of ``p``, ``None``: for every run.
 

@@ -11,8 +11,31 @@ from lib_vram.host.base import Host
 from lib_vram.message import render, say
 
 
+def current() -> Host:
+    """Return the host that this process is.
+
+    Raises:
+        HostFault: it is a host that is not supported, or none that is known; one clear line.
+    """
+    for is_it, make in _kinds():
+        if is_it():
+            return make()
+    raise HostFault(render(say("guard.host_unknown")))
+
+
+def _kinds() -> tuple[tuple[Callable[[], bool], Callable[[], Host]], ...]:
+    """Return the hosts in the order in which they must be asked for: the later ones' modules exist in the earlier."""
+    return (
+        (_is_sdnext, _not_supported("SD.Next")),
+        (_is_neo, _not_supported("Forge Neo")),
+        (lambda: _exists("backend.memory_management"), _forge),
+        (lambda: _exists("ldm_patched.modules.model_management"), _not_supported("reForge, Forge Classic")),
+        (lambda: _exists("modules.lowvram"), _a1111),
+    )
+
+
 def _exists(module: str) -> bool:
-    """Whether ``module`` can be imported; importing its parents at most, and only those that the host has loaded anyway."""
+    """Whether ``module`` can be imported. Imports its parents at most, which the host has imported anyway."""
     if module in sys.modules:
         return True
     parent = module.rpartition(".")[0]
@@ -22,37 +45,6 @@ def _exists(module: str) -> bool:
         return find_spec(module) is not None
     except (ImportError, ValueError):
         return False
-
-
-def current() -> Host:
-    """Return the host that this process is.
-
-    Raises:
-        HostFault: it is a host that is not supported, or none that is known; one clear line.
-    """
-    for is_it, make in _HOSTS:
-        if is_it():
-            return make()
-    raise HostFault(render(say("guard.host_unknown")))
-
-
-def _forge() -> Host:
-    from lib_vram.host.forge import Forge
-
-    return Forge()
-
-
-def _a1111() -> Host:
-    from lib_vram.host.a1111 import A1111
-
-    return A1111()
-
-
-def _not_supported(name: str) -> Callable[[], Host]:
-    def refuse() -> Host:
-        raise HostFault(render(say("guard.host_not_supported", host=name)))
-
-    return refuse
 
 
 def _is_sdnext() -> bool:
@@ -65,12 +57,6 @@ def _is_neo() -> bool:
     return _exists("backend.memory_management") and _exists("modules_forge.presets")
 
 
-_HOSTS:
-        if is_it():
-            return make()
-    raise HostFault(render(say("guard.host_unknown")))
-
-
 def _forge() -> Host:
     from lib_vram.host.forge import Forge
 
@@ -88,21 +74,3 @@ def _not_supported(name: str) -> Callable[[], Host]:
         raise HostFault(render(say("guard.host_not_supported", host=name)))
 
     return refuse
-
-
-def _is_sdnext() -> bool:
-    return _exists("modules.sd_hijack_accelerate") or _exists("modules.modelstats")
-
-
-def _is_neo() -> bool:
-    """Neo has no *GPU Weights* slider, and its samplers moved to a package of their own."""
-    return _exists("backend.memory_management") and not _exists("modules.sd_hijack") and not _exists("modules.lowvram")
-
-
-_HOSTS: tuple[tuple[Callable[[], bool], Callable[[], Host]], ...] = (
-    (_is_sdnext, _not_supported("SD.Next")),
-    (_is_neo, _not_supported("Forge Neo")),
-    (lambda: _exists("backend.memory_management"), _forge),
-    (lambda: _exists("ldm_patched.modules.model_management"), _not_supported("reForge, Forge Classic")),
-    (lambda: _exists("modules.lowvram"), _a1111),
-)

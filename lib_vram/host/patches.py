@@ -111,6 +111,12 @@ class Runs:
             run = self._begin(p)
         return run
 
+    def finish(self, p: Any) -> None:
+        """End the run of ``p``, if it has one, and leave the fields that were written into it."""
+        run = self._runs.get(id(p))
+        if run is not None and run.p() is p:
+            run.end()
+
     def end(self, p: Any) -> None:
         """End the run of ``p`` and take back the fields that were written into it, so that it can run again."""
         run = self._runs.pop(id(p), None)

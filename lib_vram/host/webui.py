@@ -279,6 +279,10 @@ class WebUI:
         """Switch on, for this run, what ``request`` asks of our own levers."""
         raise AttributeError(f"{type(self).__name__} has no levers")
 
+    def end_run(self, p: Any) -> None:
+        """Undo what was switched on for the run of ``p``; its fields stay as they ran."""
+        self.runs.finish(p)
+
     def restore(self, p: Any = None) -> None:
         """Undo what was changed for the run of ``p``, for every run when ``None``."""
         if p is None:

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 
 def _norm(channels: int) -> nn.GroupNorm:
-    return nn.GroupNorm(8, channels, eps=1e-6)
+    return nn.GroupNorm(4, channels, eps=1e-6)
 
 
 class Residual(nn.Module):
@@ -53,7 +53,7 @@ class Decoder(nn.Module):
     give_pre_end = False
     tanh_out = False
 
-    def __init__(self, channels: int = 16, factors: tuple[int, ...] = (1, 2, 4, 4), blocks: int = 3) -> None:
+    def __init__(self, channels: int = 8, factors: tuple[int, ...] = (1, 2, 4, 4), blocks: int = 2) -> None:
         super().__init__()
         inner = channels * factors[-1]
         self.conv_in = nn.Conv2d(4, inner, 3, padding=1)

@@ -1,0 +1,62 @@
+"""Fixtures over the fake hosts; imported by the ``conftest.py`` of the folders that use them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import lib_vram.host
+from lib_vram import callbacks
+from lib_vram.guard import fail_open
+from lib_vram.host import webui as host_webui
+from lib_vram.machine.card import Card
+from tests.fakehost.webui import FakeHost, forget_modules
+
+GIB = 1024**3
+CARD = Card("NVIDIA GeForce RTX 3060", 12 * GIB, 11 * GIB, GIB, "nvml")
+
+
+@contextmanager
+def _marking(decoder: SimpleNamespace, tile_size: int) -> Iterator[bool]:
+    """Stand in for the tiled decode, which needs torch: only the mark on the decoder, which the fake host records."""
+    decoder.vram_guard_tile_size = tile_size
+    try:
+        yield True
+    finally:
+        del decoder.vram_guard_tile_size
+
+
+@pytest.fixture(params=["a1111", "forge"])
+def host_name(request: pytest.FixtureRequest) -> str:
+    """The hosts, one after the other."""
+    return request.param
+
+
+@pytest.fixture
+def fake(host_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHost]:
+    """A fake host with the extension loaded, a known checkpoint of SD 1.5 and a card of 12 GiB."""
+    checkpoint = tmp_path / "model.safetensors"
+    checkpoint.write_bytes(b"")
+    for name in forget_modules():
+        monkeypatch.delitem(sys.modules, name)
+    made = FakeHost(host_name, checkpoint)
+    for name, module in made.modules.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    inspected = SimpleNamespace(family="sd15", components=(), problems=())
+    monkeypatch.setattr(host_webui, "inspect_file", lambda path: inspected)
+    monkeypatch.setattr("lib_vram.host.forge.inspect_file", lambda path: inspected)
+    monkeypatch.setattr(host_webui, "current_card", lambda: CARD)
+    monkeypatch.setattr(sys, "argv", ["launch.py"])
+    tiles = SimpleNamespace(tiled=_marking)
+    monkeypatch.setitem(sys.modules, "lib_vram.host.tiled_decode", tiles)
+    monkeypatch.setattr(lib_vram.host, "tiled_decode", tiles, raising=False)
+    callbacks.guard.cache_clear()
+    fail_open.forget()
+    made.load_scripts()
+    yield made
+    callbacks.guard.cache_clear()

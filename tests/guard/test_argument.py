@@ -1,0 +1,42 @@
+"""The per-request argument."""
+
+from __future__ import annotations
+
+import pytest
+
+from lib_vram.errors import BadInput
+from lib_vram.guard.argument import RunArgument
+
+
+@pytest.mark.parametrize(
+    ("values", "argument"),
+    [
+        ((), RunArgument()),
+        (("", False, 768, False), RunArgument()),
+        (("run", True, 512, True), RunArgument("run", True, 512, True)),
+        (({"mode": "refuse"},), RunArgument("refuse")),
+        (({"tiled": True, "tile_size": 1024, "apart": True}, False, 768, False), RunArgument("", True, 1024, True)),
+        ((None, None, None, None), RunArgument()),
+        (("fix",), RunArgument("fix")),
+    ],
+)
+def test_values_and_objects_are_understood(values, argument):
+    assert RunArgument.of(values) == argument
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        (("maybe",), "mode"),
+        ((3,), "mode"),
+        (({"mode": "fix", "tyled": True},), "tyled"),
+        (("", "yes"), "tiled"),
+        (("", True, 100), "tile_size"),
+        (("", True, "768"), "tile_size"),
+        (("", True, True), "tile_size"),
+        (("", False, 768, 1), "apart"),
+    ],
+)
+def test_what_cannot_be_used_is_named(values, named):
+    with pytest.raises(BadInput, match=named):
+        RunArgument.of(values)

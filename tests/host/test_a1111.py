@@ -1,0 +1,142 @@
+"""What only A1111 has."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from lib_vram import callbacks
+from lib_vram.estimate.result import Estimate
+from lib_vram.machine.card import Card
+from lib_vram.plan.result import Plan
+from lib_vram.request import VaeSpec
+from tests.fakehost.processing import page_run
+
+GIB = 1024**3
+
+
+@pytest.fixture
+def host_name():
+    return "a1111"
+
+
+@pytest.fixture
+def host(fake):
+    return callbacks.guard().host
+
+
+class TiledVae:
+    """Multidiffusion's script."""
+
+    def title(self):
+        return "Tiled VAE"
+
+
+def test_the_accordions_tiles_are_in_the_request(host):
+    assert host.request_from_form("txt2img", {}).vae == VaeSpec("fp16")
+    form = {"vae_tiled": True, "vae_tile_size": 512}
+    assert host.request_from_form("txt2img", form).vae == VaeSpec("fp16", True, 512)
+
+
+@pytest.mark.parametrize(("dtype", "name"), [("torch.float32", "fp32"), ("torch.bfloat16", "bf16"), ("torch.float16", "fp16")])
+def test_the_vaes_type_is_the_one_in_use_also_after_the_switch_for_nans(fake, host, dtype, name):
+    fake.modules["modules.devices"].dtype_vae = dtype
+    assert host.request_from_form("txt2img", {}).vae.dtype == name
+
+
+def test_the_weights_type_follows_flags_and_options(fake, host):
+    assert host.weights_dtype(None, None) == "fp16"
+    fake.cmd_opts.no_half = True
+    assert host.weights_dtype(None, None) == "fp32"
+    fake.opts.data["fp8_storage"] = "Enable"
+    assert host.weights_dtype(None, None) == "fp8"
+
+
+@pytest.mark.parametrize(
+    ("name", "attention"),
+    [("xformers", "xformers"), ("sdp-no-mem", "sdpa"), ("sub-quadratic", "sub_quad"), ("Doggettx", "split"), ("V1", "split")],
+)
+def test_the_attention_is_the_optimizer_in_use(fake, host, name, attention):
+    fake.modules["modules.sd_hijack"].current_optimizer = SimpleNamespace(name=name)
+    assert host.request_from_form("txt2img", {}).attention == attention
+
+
+def test_before_a_model_is_loaded_the_choice_to_come_is_taken(fake, host):
+    hijack = fake.modules["modules.sd_hijack"]
+    hijack.current_optimizer = None
+    card = Card("GPU", 8 * GIB, None, None, "nvml")
+    assert host.attention(card) == "split"
+    fake.cmd_opts.opt_sdp_attention = True
+    assert host.attention(card) == "sdpa"
+    fake.opts.data["cross_attention_optimization"] = "None"
+    assert host.attention(card) == "math"
+
+
+def test_batching_that_is_off_in_the_settings_stays_off(fake, host):
+    fake.opts.data["batch_cond_uncond"] = False
+    assert not host.request_from_form("txt2img", {}).batch_cond_uncond
+    page_run(fake.make(batch_size=2))
+    assert fake.record.unet_batches == [2, 2] and fake.opts.batch_cond_uncond is False
+
+
+def test_a_call_that_keeps_its_overrides_does_not_keep_ours(fake, host):
+    p = fake.make(batch_size=2, own=[{"apart": True}], override_settings_restore_afterwards=False)
+    page_run(p)
+    assert fake.record.unet_batches == [2, 2]
+    assert fake.opts.batch_cond_uncond is True
+
+
+def test_the_calls_own_overrides_are_as_before_after_the_run(fake, host):
+    overrides = {"CLIP_stop_at_last_layers": 2}
+    page_run(fake.make(own=[{"apart": True}], override_settings=overrides))
+    assert overrides == {"CLIP_stop_at_last_layers": 2}
+
+
+def test_an_installed_tiled_vae_counts_and_ours_steps_aside(fake, host):
+    fake.runner.add(TiledVae(), [True, 960, 64, False, True, True, False])
+    p = fake.make(own=[{"tiled": True, "tile_size": 512}])
+    assert host.request_from_processing(p).vae == VaeSpec("fp16", True, 512)
+    page_run(p)
+    assert fake.record.decodes == ["whole"]
+
+
+def test_the_model_that_is_loaded_by_then_decodes_in_tiles(fake, host):
+    """The checkpoint may change between the hook and the decode: nothing is put on the old one."""
+    old = fake.model
+    p = fake.make(own=[{"tiled": True}])
+    sample = p.sample
+
+    def sample_after_loading_another(seeds):
+        fake.model = SimpleNamespace(first_stage_model=SimpleNamespace(decoder=SimpleNamespace()))
+        return sample(seeds)
+
+    p.sample = sample_after_loading_another
+    page_run(p)
+    assert fake.record.decodes == ["tiled 768"]
+    assert not hasattr(old.first_stage_model.decoder, "vram_guard_tile_size")
+    assert not hasattr(fake.model.first_stage_model.decoder, "vram_guard_tile_size")
+
+
+def test_the_hosts_own_function_is_back_after_the_run(fake, host):
+    common = fake.modules["modules.sd_samplers_common"]
+    before = common.samples_to_images_tensor
+    page_run(fake.make(own=[{"tiled": True}]))
+    assert common.samples_to_images_tensor is before
+
+
+def test_a_failed_run_leaves_the_hosts_own_function_back(fake, host):
+    common = fake.modules["modules.sd_samplers_common"]
+    before = common.samples_to_images_tensor
+    p = fake.make(own=[{"tiled": True}])
+    p.sample = lambda seeds: 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        page_run(p)
+    assert common.samples_to_images_tensor is before
+
+
+def test_tiles_are_written_into_our_accordion(host):
+    original = host.request_from_form("txt2img", {})
+    plan = Plan(True, (), original.replace(vae=VaeSpec("fp16", True, 768)), Estimate("fits", GIB))
+    writes = {write.field: write.value for write in host.field_writes(plan, original)}
+    assert writes == {"vae_tiled": True, "vae_tile_size": 768}

@@ -1,0 +1,107 @@
+"""Changes and their undoing."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import pytest
+
+from lib_vram.host.patches import Patches, Runs
+
+
+class Thing:
+    kind = "of the class"
+
+    def close(self):
+        self.closed = True
+
+
+def function():
+    return None
+
+
+def other():
+    return None
+
+
+def test_an_attribute_comes_back_and_one_of_the_class_shows_again():
+    thing, patches = Thing(), Patches()
+    thing.own = other
+    patches.set_attribute(thing, "own", function)
+    patches.set_attribute(thing, "kind", function)
+    patches.undo()
+    assert thing.own is other and thing.kind == "of the class" and "kind" not in vars(thing)
+
+
+def test_what_somebody_else_has_set_since_stays():
+    thing, patches = Thing(), Patches()
+    patches.set_attribute(thing, "own", function)
+    thing.own = other
+    patches.undo()
+    assert thing.own is other
+
+
+def test_changes_are_undone_in_reverse_order_and_once():
+    thing, patches = Thing(), Patches()
+    thing.value = 1
+    patches.set_field(thing, "value", 2)
+    patches.set_field(thing, "value", 3)
+    patches.undo()
+    assert thing.value == 1
+    thing.value = 2
+    patches.undo()
+    assert thing.value == 2
+
+
+@pytest.mark.parametrize(("before", "after"), [({}, {}), ({"key": 1}, {"key": 1})])
+def test_an_item_comes_back(before, after):
+    patches = Patches()
+    patches.set_item(before, "key", False)
+    assert before["key"] is False
+    patches.undo()
+    assert before == after
+
+
+def test_closing_ends_the_run_and_still_closes():
+    runs, p, shared = Runs(), Thing(), Thing()
+    runs.of(p).of_run.set_attribute(shared, "patched", function)
+    p.close()
+    assert p.closed and not hasattr(shared, "patched") and "close" not in vars(p)
+
+
+def test_a_processing_object_that_is_dropped_takes_its_changes_along():
+    runs, p, shared = Runs(), Thing(), Thing()
+    runs.of(p).of_run.set_attribute(shared, "patched", function)
+    gone = weakref.ref(p)
+    del p
+    gc.collect()
+    assert gone() is None and not hasattr(shared, "patched")
+
+
+def test_fields_stay_when_a_run_finishes_and_come_back_when_it_starts_again():
+    runs, p = Runs(), Thing()
+    p.batch_size = 4
+    runs.of(p).of_fields.set_field(p, "batch_size", 1)
+    runs.finish(p)
+    assert p.batch_size == 1
+    runs.end(p)
+    assert p.batch_size == 4
+
+
+def test_one_runs_end_is_not_anothers():
+    runs, outer, inner, shared = Runs(), Thing(), Thing(), Thing()
+    runs.of(outer).of_run.set_attribute(shared, "outer", function)
+    runs.of(inner).of_run.set_attribute(shared, "inner", other)
+    runs.end(inner)
+    assert shared.outer is function and not hasattr(shared, "inner")
+    runs.end_all()
+    assert not hasattr(shared, "outer")
+
+
+def test_a_wrapper_that_was_kept_knows_that_its_run_is_over():
+    runs, p = Runs(), Thing()
+    run = runs.of(p)
+    assert run.active
+    p.close()
+    assert not run.active
