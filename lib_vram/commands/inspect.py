@@ -1,0 +1,62 @@
+"""``inspect``: what a model file holds, from its header."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from lib_vram import units
+from lib_vram.commands.reply import Reply
+from lib_vram.commands.table import table
+from lib_vram.errors import BadInput, NotReady
+from lib_vram.message import render, say, sentence
+
+if TYPE_CHECKING:
+    from lib_vram.model.inspect import Checkpoint
+
+NAME = "inspect"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add this command's arguments to ``parser``."""
+    parser.add_argument("file", nargs="?", metavar="FILE", help="a model file (safetensors)")
+
+
+def run(arguments: argparse.Namespace) -> Reply:
+    """Read the file's header.
+
+    Raises:
+        BadInput: there is no file to read; ``NotReady`` for a format that is not read yet.
+    """
+    if arguments.file is None:
+        raise BadInput("FILE", got=None, takes="the path of a model file")
+    from lib_vram.model.inspect import inspect_file
+
+    checkpoint = inspect_file(arguments.file)
+    if not checkpoint.readable:
+        raise BadInput("FILE", got=arguments.file, takes=f"a model file; {render(checkpoint.problems[0])}")
+    if any(problem.key == "model.gguf_not_ready" for problem in checkpoint.problems):
+        raise NotReady("FILE", got=arguments.file, takes=f"a safetensors file; {sentence('model.gguf_not_ready')}")
+    return Reply(checkpoint.to_dict(arguments.language), text_of(checkpoint, arguments.language))
+
+
+def text_of(checkpoint: Checkpoint, language: str = "en") -> str:
+    """Return the family, the components as a table, and what is wrong."""
+    family = checkpoint.family or sentence("cli.family_none", language)
+    if checkpoint.variant:
+        family += f" ({checkpoint.variant})"
+    lines = [render(say("cli.family", family=family), language)]
+    if checkpoint.components:
+        heads = [sentence(f"cli.{name}", language) for name in ("component", "dtype", "parameters", "size")]
+        rows = [
+            [item.name, item.dtype, f"{item.parameters:,}".replace(",", " "), _size(item.bytes)]
+            for item in checkpoint.components
+        ]
+        lines += ["", table(heads, rows, left=2)]
+    if checkpoint.problems:
+        lines += ["", *(f"! {render(problem, language)}" for problem in checkpoint.problems)]
+    return "\n".join(lines)
+
+
+def _size(size_bytes: int) -> str:
+    return units.human(size_bytes) if size_bytes >= units.MIB else f"{size_bytes} B"

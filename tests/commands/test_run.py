@@ -1,0 +1,254 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lib_vram import __version__
+from lib_vram.commands import devices, run
+from lib_vram.commands.run import main
+
+ROOT = Path(__file__).resolve().parents[2]
+GIB = 1024**3
+COMMANDS = "component, estimate, plan, simulate, fit, diagnose, inspect, devices"
+COMPONENT = ["component", "--family", "sdxl", "--part", "vae_decode", "--width", "1024", "--height", "1024"]
+
+
+@pytest.fixture
+def request_file(tmp_path: Path) -> Any:
+    """Return a function that writes a request with these changes and returns its path."""
+
+    def write(**changes: Any) -> str:
+        request = {
+            "device": {"name": "RTX 3060", "total_bytes": 12 * GIB, "used_by_others_bytes": GIB},
+            "model": {"family": "sdxl"}, "width": 1024, "height": 1024,
+        }  # fmt: skip
+        path = tmp_path / "request.json"
+        path.write_text(json.dumps({**request, **changes}))
+        return str(path)
+
+    return write
+
+
+def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
+    assert main([*arguments, "--json"]) == 0
+    shown = capsys.readouterr()
+    assert shown.err == ""
+    return json.loads(shown.out)
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(arguments) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.count("\n") == 1
+    return shown.err.removeprefix("vram-guard: ").rstrip("\n")
+
+
+def test_component_answers_with_exactly_the_contracts_fields(capsys: pytest.CaptureFixture[str]) -> None:
+    memory = answer(capsys, *COMPONENT)
+    assert set(memory) == {
+        "weights_bytes", "floor_bytes", "minimum_bytes", "comfortable_bytes", "low_bytes", "high_bytes", "source",
+    }  # fmt: skip
+    assert memory["low_bytes"] <= memory["floor_bytes"] <= memory["minimum_bytes"] <= memory["comfortable_bytes"]
+
+
+def test_cfg_off_needs_less_than_on(capsys: pytest.CaptureFixture[str]) -> None:
+    denoise = [*COMPONENT[:4], "denoise", *COMPONENT[5:]]
+    on = answer(capsys, *denoise)
+    off = answer(capsys, *denoise, "--cfg", "off")
+    assert off["floor_bytes"] < on["floor_bytes"]
+
+
+def test_estimate_answers_with_the_contracts_fields(capsys: pytest.CaptureFixture[str], request_file: Any) -> None:
+    result = answer(capsys, "estimate", request_file())
+    assert set(result) == {
+        "verdict", "binding_phase", "available_bytes", "peak_bytes", "low_bytes", "high_bytes", "phases", "notes",
+    }  # fmt: skip
+    assert result["available_bytes"] == 11 * GIB
+
+
+def test_plan_answers_with_a_request_that_fits(capsys: pytest.CaptureFixture[str], request_file: Any) -> None:
+    result = answer(capsys, "plan", request_file(batch_size=4, hires={"scale": 2.0}))
+    assert set(result) == {"fits", "steps", "request", "estimate", "when_not"}
+    assert result["fits"]
+    assert result["steps"]
+    changed = result["request"]
+    assert changed["batch_size"] * changed["batch_count"] == 4
+
+
+def test_simulate_agrees_with_the_estimate(capsys: pytest.CaptureFixture[str], request_file: Any) -> None:
+    for total, outcome in ((24 * GIB, "completed"), (4 * GIB, "out_of_memory")):
+        path = request_file(device={"total_bytes": total})
+        result = answer(capsys, "simulate", path)
+        assert set(result) == {"outcome", "phase", "peak_bytes", "error_text"}
+        assert result["outcome"] == outcome
+        verdict = answer(capsys, "estimate", path)["verdict"]
+        assert (verdict == "wont_fit") == (outcome == "out_of_memory")
+
+
+@pytest.mark.parametrize("vary", ["size", "batch"])
+def test_fit_answers_with_the_largest(capsys: pytest.CaptureFixture[str], request_file: Any, vary: str) -> None:
+    result = answer(capsys, "fit", request_file(model={"family": "sd15"}), "--vary", vary)
+    assert set(result) == {"width", "height", "batch_size", "peak_bytes"}
+    assert result["peak_bytes"] <= 11 * GIB
+
+
+def test_devices_answers_with_the_virtual_card(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VRAM_GUARD_DEVICE", "RTX 3060:12GiB:free=11GiB")
+    assert answer(capsys, "devices")["devices"][0] == {
+        "name": "RTX 3060", "total_bytes": 12 * GIB, "free_bytes": 11 * GIB, "used_by_others_bytes": GIB,
+        "source": "virtual", "uuid": None, "holders": [], "spills": False,
+    }  # fmt: skip
+
+
+def test_inspect_answers_for_a_file_with_faults(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "model.ckpt"
+    path.write_bytes(b"PK\x03\x04" + bytes(50))
+    result = answer(capsys, "inspect", str(path))
+    assert (result["family"], result["components"], len(result["problems"])) == (None, [], 1)
+    assert "cannot be read without running what is in it" in result["problems"][0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], f"command: got None, takes one of {COMMANDS}"),
+        (["guess"], f"command: got 'guess', takes one of {COMMANDS}"),
+        (["component"], "--family: got None, takes a value: this option is required"),
+        ([*COMPONENT[:-1], "0"], "--height: got '0', takes a whole number from 64 to 16384"),
+        ([*COMPONENT[:-1], "100000"], "--height: got '100000', takes a whole number from 64 to 16384"),
+        ([*COMPONENT, "--batch", "many"], "--batch: got 'many', takes a whole number from 1 to 256"),
+        ([*COMPONENT, "--cfg", "1"], "--cfg: got '1', takes one of on, off"),
+        ([*COMPONENT, "--tile"], "--tile: got None, takes one argument"),
+        ([*COMPONENT, "--wid", "8"], "arguments: got '--wid 8', takes what \"vram-guard --help\" lists, and no more"),
+        ([*COMPONENT, "--language", "de"], "--language: got 'de', takes one of en, pt, es"),
+        (["fit", "x.json"], "--vary: got None, takes a value: this option is required"),
+        (["estimate"], "REQUEST: got None, takes a JSON file with a request, or - for standard input"),
+        (["inspect"], "FILE: got None, takes the path of a model file"),
+        (["inspect", os.sep], f"FILE: got {os.sep!r}, takes a model file; it is a folder, not a model file"),
+        (["diagnose", "x.log"], "diagnose: got 'x.log', takes nothing yet: reading error texts and logs is not ready"),
+    ],
+)
+def test_bad_input_is_one_line_that_names_the_field_and_exit_2(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    assert refusal(capsys, *arguments) == message
+
+
+def test_an_unknown_family_lists_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    message = refusal(capsys, "component", "--family", "sd99")
+    assert message.startswith("--family: got 'sd99', takes one of sd15, sd21, sdxl, ")
+
+
+def test_a_part_that_is_not_ready_is_refused_not_guessed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "flux1" in refusal(capsys, *COMPONENT[:2], "flux1", *COMPONENT[3:])
+
+
+@pytest.mark.parametrize("command", [["estimate"], ["plan"], ["simulate"], ["fit", "--vary", "size"]])
+def test_a_family_that_is_not_ready_is_refused_by_every_command(
+    capsys: pytest.CaptureFixture[str], request_file: Any, command: list[str]
+) -> None:
+    message = refusal(capsys, *command, request_file(model={"family": "flux1"}))
+    assert message.startswith("model.family: got 'flux1', takes one that is ready; ")
+
+
+def test_a_host_that_is_not_ready_is_refused(capsys: pytest.CaptureFixture[str], request_file: Any) -> None:
+    assert refusal(capsys, "estimate", request_file(host="neo")).startswith(
+        "host: got 'neo', takes one that is ready; "
+    )
+
+
+def test_a_gguf_file_is_not_ready(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    path.write_bytes(b"GGUF\x03" + bytes(50))
+    assert refusal(capsys, "inspect", str(path)).endswith("takes a safetensors file; GGUF files are not read yet")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"device": {"total_bytes": 0}}, "device.total_bytes: got 0, takes a whole number from 1 to "),
+        ({"width": "1024"}, "width: got '1024', takes a whole number from 64 to 16384"),
+        ({"widht": 1}, "widht: got 1, takes no such field; request has device, model, "),
+    ],
+)
+def test_a_request_that_is_not_usable_names_the_field(
+    capsys: pytest.CaptureFixture[str], request_file: Any, changes: dict[str, Any], message: str
+) -> None:
+    assert refusal(capsys, "estimate", request_file(**changes)).startswith(message)
+
+
+def test_a_virtual_card_that_is_none_is_bad_input(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VRAM_GUARD_DEVICE", "RTX:0")
+    assert refusal(capsys, "devices").startswith("VRAM_GUARD_DEVICE (total): got '0', takes more than 0 bytes")
+
+
+def test_a_fault_of_ours_is_one_line_too(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(arguments: object) -> None:
+        raise ZeroDivisionError("division\nby zero")
+
+    monkeypatch.setattr(devices, "run", fail)
+    assert main(["devices"]) == run.OWN_FAULT
+    assert capsys.readouterr().err == (
+        "vram-guard: a fault of VRAM Guard, please report it: ZeroDivisionError: division by zero\n"
+    )
+    monkeypatch.setenv("VRAM_GUARD_DEBUG", "1")
+    with pytest.raises(ZeroDivisionError):
+        main(["devices"])
+
+
+def python(*arguments: str, **options: Any) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [sys.executable, *arguments], cwd=ROOT, capture_output=True, check=False, timeout=60, **options
+    )
+
+
+def test_the_module_runs_and_knows_its_version() -> None:
+    done = python("-m", "lib_vram", "--version")
+    assert (done.returncode, done.stdout.decode().strip(), done.stderr) == (0, __version__, b"")
+
+
+def test_binary_rubbish_on_standard_input_is_no_traceback() -> None:
+    done = python("-m", "lib_vram", "estimate", "-", input=bytes(range(256)))
+    assert done.returncode == 2
+    assert done.stderr.count(b"\n") == 1
+
+
+@pytest.mark.skipif(os.name == "nt", reason="pipes break otherwise on Windows")
+def test_a_reader_that_has_seen_enough_is_no_fault() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [sys.executable, "-m", "lib_vram", "devices"],
+        cwd=ROOT, stdout=writing, stderr=subprocess.PIPE, check=False, timeout=60,
+    )  # fmt: skip
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_the_command_line_brings_neither_torch_nor_gradio() -> None:
+    code = (
+        "import sys, lib_vram.commands.run as run; run.main(['devices']); print({'torch', 'gradio'} & set(sys.modules))"
+    )
+    assert python("-c", code).stdout.decode().splitlines()[-1] == "set()"
+
+
+def test_the_command_line_starts_in_less_than_the_promised_time() -> None:
+    def seconds(*arguments: str) -> float:
+        began = time.perf_counter()
+        python(*arguments)
+        return time.perf_counter() - began
+
+    bare = min(seconds("-c", "pass") for _ in range(3))
+    assert min(seconds("-c", "import lib_vram.commands.run") for _ in range(3)) - bare < 0.150
