@@ -92,9 +92,10 @@ class _Fitter:
         areas = [halvings(item.rows, item.columns) for item in self.settings]
         query, key = (_level([item[place] for item in values], areas) for place in (2, 3))
         first = values[0]
-        if any(item[4:] != first[4:] or item[1] != first[1] for item in values):
+        if any(item[4:7] != first[4:7] or item[1] != first[1] for item in values):
             raise DoesNotFit("attention's heads change with the size")
-        shape = CallShape(first[1], query, key, first[3] if key < 0 else 0, *first[4:])
+        shape = CallShape(first[1], query, key, first[3] if key < 0 else 0, *first[4:7],
+                          *(len(self._order) - self._order[block] for block in first[7:]))  # fmt: skip
         return self.calls.setdefault(shape, len(self.calls))
 
 

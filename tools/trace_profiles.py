@@ -68,12 +68,12 @@ Mark = Callable[..., torch.Tensor]
 
 def mark(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, heads: int = 1) -> torch.Tensor:
     """Attention over tokens that leaves its own way of working open."""
-    return mark_attention(query, key, heads)
+    return mark_attention(query, key, value, heads)
 
 
 def mark_picture(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     """Attention over a picture that leaves its own way of working open."""
-    return mark_attention(query, key, 1, picture=True)
+    return mark_attention(query, key, value, 1, picture=True)
 
 
 def on_meta(make: Callable[[], torch.nn.Module], dtype: torch.dtype) -> torch.nn.Module:

@@ -87,25 +87,28 @@ def segment_bytes(size_bytes: int) -> int:
     return -(-size_bytes // SEGMENT_ROUNDING) * SEGMENT_ROUNDING
 
 
-class Block:
-    """A stretch of one segment: in use, or free and waiting to be used again. Sizes in bytes."""
+Block = int
+"""A block's number. Numbers of blocks that are gone are used again."""
 
-    __slots__ = ("address", "free", "next", "prev", "size")
+_UNIT = 9
+_ADDRESS_BITS = 36
+_NUMBER_BITS = 16
+_NUMBER_MASK = (1 << _NUMBER_BITS) - 1
+_SIZE_SHIFT = _ADDRESS_BITS + _NUMBER_BITS - _UNIT
+_ADDRESS_SHIFT = _NUMBER_BITS - _UNIT
+"""A free block is one number that sorts by size, then by address, and carries the block's number in its lowest bits.
 
-    def __init__(self, size: int, address: int, prev: Block | None = None, after: Block | None = None) -> None:
-        self.size = size
-        self.address = address
-        self.free = False
-        self.prev = prev
-        self.next = after
+Sizes and addresses are multiples of 512 = 2 ** _UNIT.
+"""
 
-
-FreeList = list[tuple[int, int, Block]]
-"""Free blocks of one pool, sorted by size and then by address."""
+NOTHING = -1
 
 
 class CachingAllocator:
-    """One device's allocator. ``limit_bytes`` is what the driver can give; ``None`` is no limit."""
+    """One device's allocator. ``limit_bytes`` is what the driver can give; ``None`` is no limit.
+
+    Blocks are numbers into parallel lists, so that the whole state can be copied in microseconds.
+    """
 
     def __new__(cls, limit_bytes: int | None = None, conf: AllocatorConf = AllocatorConf()) -> CachingAllocator:
         if cls is CachingAllocator and conf.expandable:
@@ -117,13 +120,28 @@ class CachingAllocator:
     def __init__(self, limit_bytes: int | None = None, conf: AllocatorConf = AllocatorConf()) -> None:
         self.limit_bytes = limit_bytes
         self.conf = conf
+        self._always_splits = conf.max_split_bytes == NO_SPLIT_LIMIT
         self.allocated_bytes = 0
         self.reserved_bytes = 0
         self.peak_allocated_bytes = 0
         self.peak_reserved_bytes = 0
-        self._small: FreeList = []
-        self._large: FreeList = []
+        self.next_limit_bytes: int | None = None
+        """The smallest larger limit under which this life would have gone differently, ``None`` when none would."""
+        self._small: list[int] = []
+        self._large: list[int] = []
+        self._size: list[int] = []
+        self._address: list[int] = []
+        self._before: list[Block] = []
+        self._after: list[Block] = []
+        self._is_free: list[bool] = []
+        self._unused: list[Block] = []
         self._next_address = 0
+
+    def copy(self) -> CachingAllocator:
+        """Return an allocator in the same state, whose later life is its own."""
+        twin = object.__new__(type(self))
+        twin.__dict__.update({key: value[:] if isinstance(value, list) else value for key, value in vars(self).items()})
+        return twin
 
     def malloc(self, size_bytes: int) -> Block:
         """Take a block of at least ``size_bytes``.
@@ -131,109 +149,153 @@ class CachingAllocator:
         Raises:
             DeviceOutOfMemory: the device has no room, even after the cache was released.
         """
-        size = rounded(size_bytes)
-        pool = self._small if size <= SMALL_LIMIT else self._large
-        block = self._cached(pool, size)
-        if block is None:
-            block = self._new_segment(size)
-        block.free = False
-        self._split(block, size, pool)
-        self.allocated_bytes += block.size
-        self.peak_allocated_bytes = max(self.peak_allocated_bytes, self.allocated_bytes)
+        return self.take(rounded(size_bytes))
+
+    def take(self, size: int) -> Block:
+        """Take a block of ``size``, which is rounded already. Written out in full: replays spend their time here."""
+        small = size <= SMALL_LIMIT
+        pool = self._small if small else self._large
+        place = bisect_left(pool, size << _SIZE_SHIFT)
+        if place < len(pool) and self._always_splits:
+            block = pool.pop(place) & _NUMBER_MASK
+        else:
+            block = self._cached(pool, size)
+            if block == NOTHING:
+                block = self._new_segment(size)
+        self._is_free[block] = False
+        taken = self._size[block]
+        left_over = taken - size
+        if left_over >= MIN_BLOCK if small else (left_over > SMALL_LIMIT and size < self.conf.max_split_bytes):
+            self._split(block, size, left_over, pool)
+            taken = size
+        allocated = self.allocated_bytes = self.allocated_bytes + taken
+        if allocated > self.peak_allocated_bytes:
+            self.peak_allocated_bytes = allocated
         return block
+
+    def touch(self, size: int) -> None:
+        """Take a block of ``size`` and give it back at once; a cached block that is large enough changes nothing."""
+        pool = self._small if size <= SMALL_LIMIT else self._large
+        place = bisect_left(pool, size << _SIZE_SHIFT)
+        if place < len(pool) and self._always_splits:
+            found = self._size[pool[place] & _NUMBER_MASK]
+            taken = size if found - size > SMALL_LIMIT or size <= SMALL_LIMIT else found
+            self.peak_allocated_bytes = max(self.peak_allocated_bytes, self.allocated_bytes + taken)
+        else:
+            self.free(self.take(size))
 
     def free(self, block: Block) -> None:
         """Give ``block`` back; it is merged with free neighbours and kept."""
-        self.allocated_bytes -= block.size
-        small = self._is_small(block)
-        pool = self._small if small else self._large
-        for neighbour in (block.prev, block.next):
-            if neighbour is not None and neighbour.free:
-                del pool[bisect_left(pool, (neighbour.size, neighbour.address))]
-                block = _merge(block, neighbour)
-        block.free = True
-        insort(pool, (block.size, block.address, block))
+        sizes, addresses, is_free = self._size, self._address, self._is_free
+        size = sizes[block]
+        self.allocated_bytes -= size
+        pool = self._small if size <= SMALL_LIMIT else self._large
+        before, after = self._before[block], self._after[block]
+        if after != NOTHING and is_free[after]:
+            del pool[bisect_left(pool, sizes[after] << _SIZE_SHIFT | addresses[after] << _ADDRESS_SHIFT)]
+            self._absorb(block, after)
+        if before != NOTHING and is_free[before]:
+            del pool[bisect_left(pool, sizes[before] << _SIZE_SHIFT | addresses[before] << _ADDRESS_SHIFT)]
+            self._absorb(before, block)
+            block = before
+        is_free[block] = True
+        insort(pool, sizes[block] << _SIZE_SHIFT | addresses[block] << _ADDRESS_SHIFT | block)
 
     def empty_cache(self) -> None:
         """Give whole free segments back to the driver."""
         for pool in (self._small, self._large):
-            kept = [item for item in pool if item[2].prev is not None or item[2].next is not None]
-            self.reserved_bytes -= sum(item[0] for item in pool) - sum(item[0] for item in kept)
+            kept = []
+            for key in pool:
+                block = key & _NUMBER_MASK
+                if self._before[block] == NOTHING and self._after[block] == NOTHING:
+                    self._give_segment_back(block)
+                else:
+                    kept.append(key)
             pool[:] = kept
 
-    def _cached(self, pool: FreeList, size: int) -> Block | None:
-        place = bisect_left(pool, (size,))
+    def _absorb(self, low: Block, high: Block) -> None:
+        self._size[low] += self._size[high]
+        after = self._after[low] = self._after[high]
+        if after != NOTHING:
+            self._before[after] = low
+        self._unused.append(high)
+
+    def _cached(self, pool: list[int], size: int) -> Block:
+        place = bisect_left(pool, size << _SIZE_SHIFT)
         if place == len(pool):
-            return None
-        found = pool[place][0]
+            return NOTHING
+        block = pool[place] & _NUMBER_MASK
         limit = self.conf.max_split_bytes
-        if (size < limit <= found) or (size >= limit and found >= size + LARGE_SEGMENT):
-            return None
-        return pool.pop(place)[2]
+        if limit != NO_SPLIT_LIMIT:
+            found = self._size[block]
+            if (size < limit <= found) or (size >= limit and found >= size + LARGE_SEGMENT):
+                return NOTHING
+        del pool[place]
+        return block
 
     def _new_segment(self, size: int) -> Block:
         wanted = segment_bytes(size)
-        if not self._fits(wanted):
+        limit = self.limit_bytes
+        if limit is not None and self.reserved_bytes + wanted > limit:
+            self._note_limit(self.reserved_bytes + wanted)
             self._release_oversize(wanted)
-        if not self._fits(wanted):
-            self.empty_cache()
-        if not self._fits(wanted):
-            raise DeviceOutOfMemory(
-                requested_bytes=size, limit_bytes=self.limit_bytes or 0,
-                allocated_bytes=self.allocated_bytes, reserved_bytes=self.reserved_bytes,
-            )  # fmt: skip
-        return self._grow(wanted)
-
-    def _fits(self, wanted: int) -> bool:
-        return self.limit_bytes is None or self.reserved_bytes + wanted <= self.limit_bytes
-
-    def _grow(self, wanted: int) -> Block:
+            if self.reserved_bytes + wanted > limit:
+                self.empty_cache()
+            if self.reserved_bytes + wanted > limit:
+                self._note_limit(self.reserved_bytes + wanted)
+                raise DeviceOutOfMemory(
+                    requested_bytes=size, limit_bytes=limit,
+                    allocated_bytes=self.allocated_bytes, reserved_bytes=self.reserved_bytes,
+                )  # fmt: skip
         self.reserved_bytes += wanted
         self.peak_reserved_bytes = max(self.peak_reserved_bytes, self.reserved_bytes)
-        block = Block(wanted, self._next_address)
         self._next_address += wanted
-        return block
+        return self._new_block(wanted, self._next_address - wanted, NOTHING, NOTHING)
+
+    def _note_limit(self, needed: int) -> None:
+        known = self.next_limit_bytes
+        self.next_limit_bytes = needed if known is None else min(known, needed)
+
+    def _new_block(self, size: int, address: int, before: Block, after: Block) -> Block:
+        if self._unused:
+            block = self._unused.pop()
+            self._size[block], self._address[block] = size, address
+            self._before[block], self._after[block] = before, after
+            return block
+        self._size.append(size)
+        self._address.append(address)
+        self._before.append(before)
+        self._after.append(after)
+        self._is_free.append(False)
+        return len(self._size) - 1
+
+    def _give_segment_back(self, block: Block) -> None:
+        self.reserved_bytes -= self._size[block]
+        self._is_free[block] = False
+        self._unused.append(block)
 
     def _release_oversize(self, wanted: int) -> None:
         """With a split limit, blocks above it are given back first: one that is enough, or the largest until it is."""
         limit = self.conf.max_split_bytes
         if limit == NO_SPLIT_LIMIT:
             return
-        key = max(wanted, limit)
-        place = bisect_left(self._large, (key,))
-        chosen = self._large[place:place + 1] or [item for item in reversed(self._large) if item[0] >= limit]
+        place = bisect_left(self._large, max(wanted, limit) << _SIZE_SHIFT)
+        oversize = self._large[bisect_left(self._large, limit << _SIZE_SHIFT):]
         released = 0
-        for item in chosen:
+        for key in self._large[place:place + 1] or reversed(oversize):
             if released >= wanted:
                 break
-            self._large.remove(item)
-            self.reserved_bytes -= item[0]
-            released += item[0]
+            block = key & _NUMBER_MASK
+            self._large.remove(key)
+            released += self._size[block]
+            self._give_segment_back(block)
 
-    def _split(self, block: Block, size: int, pool: FreeList) -> None:
-        left_over = block.size - size
-        if pool is self._small:
-            if left_over < MIN_BLOCK:
-                return
-        elif left_over <= SMALL_LIMIT or size >= self.conf.max_split_bytes:
-            return
-        rest = Block(left_over, block.address + size, block, block.next)
-        if rest.next is not None:
-            rest.next.prev = rest
-        block.next = rest
-        block.size = size
-        rest.free = True
-        insort(pool, (left_over, rest.address, rest))
-
-    @staticmethod
-    def _is_small(block: Block) -> bool:
-        return block.size <= SMALL_LIMIT
-
-
-def _merge(block: Block, neighbour: Block) -> Block:
-    low, high = (block, neighbour) if block.address < neighbour.address else (neighbour, block)
-    low.size += high.size
-    low.next = high.next
-    if high.next is not None:
-        high.next.prev = low
-    return low
+    def _split(self, block: Block, size: int, left_over: int, pool: list[int]) -> None:
+        after = self._after[block]
+        rest = self._new_block(left_over, self._address[block] + size, block, after)
+        if after != NOTHING:
+            self._before[after] = rest
+        self._after[block] = rest
+        self._size[block] = size
+        self._is_free[rest] = True
+        insort(pool, left_over << _SIZE_SHIFT | self._address[rest] << _ADDRESS_SHIFT | rest)

@@ -1,9 +1,9 @@
 """What attention takes and gives back, in each of the ways in which the hosts compute it.
 
-Each function returns the steps between query, key and value being there and the result being
-there. The result is local block 0; a step is ``(local, bytes)``, with ``FREED`` for giving back.
-The hosts' own code was followed line by line: Forge's ``backend/attention.py`` and
-AUTOMATIC1111's ``modules/sd_hijack_optimizations.py``.
+A way's steps lead from query, key and value being there to the result being there. A step is
+``(local, bytes)``, with ``FREED`` for giving back; local 0 is the result, and query, key and
+value are -1, -2 and -3 for the code that drops them on the way. The hosts' own code was followed
+line by line: Forge's ``backend/attention.py`` and AUTOMATIC1111's ``sd_hijack_optimizations.py``.
 """
 
 from __future__ import annotations
@@ -14,17 +14,30 @@ from typing import NamedTuple
 
 FREED = -1
 RESULT = 0
+QUERY, KEY, VALUE = -1, -2, -3
 PLENTY = 2**60
 """Free memory that makes no host slice anything."""
 
 FLASH_HEAD_LIMIT = 256
-"""Largest head size of the fused flash kernel, which keeps a log-sum-exp; above it another kernel keeps none."""
+"""Largest head size of torch's flash kernel, which keeps a log-sum-exp; the kernel used above it keeps none."""
 
 KEPT_SLICES = 3
 """Equal slices in a row leave the allocator as three of them do."""
 
+MOST_STEPS = 64
+"""The hosts' split attention gives up above this many slices: "Not enough memory, use lower resolution"."""
+
 QUERY_CHUNKS = (4096, 2048, 1024, 512, 256)
 """Forge's sizes of a query chunk in sub-quadratic attention, the largest that fits first."""
+
+FORGE_LAST_CHUNK = 512
+"""Forge's chunk when none of them fits."""
+
+A1111_CHUNK = 1024
+"""AUTOMATIC1111's query chunk, the default of ``--sub-quad-q-chunk-size``."""
+
+AUTOCAST_ITEMSIZE = 4
+"""Autocast computes a softmax in fp32."""
 
 Step = tuple[int, int]
 
@@ -40,10 +53,10 @@ class Call(NamedTuple):
     itemsize: int
     picture: int
 
-    @property
-    def query_bytes(self) -> int:
-        """Bytes of the query, and of the result."""
-        return self.batch * self.heads * self.queries * self.head_size * self.itemsize
+    def query_bytes(self, queries: int | None = None) -> int:
+        """Bytes of the query, and of the result; of ``queries`` of its rows when given."""
+        rows = self.queries if queries is None else queries
+        return self.batch * self.heads * rows * self.head_size * self.itemsize
 
     @property
     def key_bytes(self) -> int:
@@ -55,37 +68,134 @@ class Call(NamedTuple):
         return self.batch * self.heads * queries * self.keys * self.itemsize
 
 
-def sdpa(call: Call, free_bytes: int) -> list[Step]:
-    """Torch's fused attention; a picture is first copied into the layout it wants."""
-    log_sum = []
-    if call.head_size <= FLASH_HEAD_LIMIT:
-        log_sum = [(9, call.batch * call.heads * call.queries * 4), (9, FREED)]
-    if not call.picture:
-        return [(RESULT, call.query_bytes), *log_sum]
-    return _copied_picture(call, log_sum)
+def _drop(*locals_: int) -> list[Step]:
+    return [(item, FREED) for item in locals_]
 
 
-def xformers(call: Call, free_bytes: int) -> list[Step]:
-    """xformers' fused attention, which keeps no log-sum-exp outside training."""
-    return _copied_picture(call, []) if call.picture else [(RESULT, call.query_bytes)]
+def _fused(call: Call, queries: int) -> list[Step]:
+    if call.head_size > FLASH_HEAD_LIMIT:
+        return [(RESULT, call.query_bytes())]
+    return [(RESULT, call.query_bytes()), (9, call.batch * call.heads * call.queries * 4), *_drop(9)]
 
 
-def _copied_picture(call: Call, extra: list[Step]) -> list[Step]:
-    size = call.query_bytes
-    return [(1, size), (2, size), (3, size), (RESULT, size), *extra, (1, FREED), (2, FREED), (3, FREED)]
+def _fused_without_log(call: Call, queries: int) -> list[Step]:
+    return [(RESULT, call.query_bytes())]
 
 
-def plain(call: Call, free_bytes: int) -> list[Step]:
-    """Attention written out: the whole score matrix twice, scaled and then as probabilities."""
-    if call.picture:
-        return split_picture(call, PLENTY)
+def _fused_picture(call: Call, queries: int) -> list[Step]:
+    size = call.query_bytes()
+    return [(1, size), (2, size), (3, size), *_fused(call, queries), *_drop(1, 2, 3)]
+
+
+def _a1111_xformers_picture(call: Call, queries: int) -> list[Step]:
+    size = call.query_bytes()
+    copies = [(1, size), *_drop(QUERY), (2, size), *_drop(KEY), (3, size), *_drop(VALUE)]
+    return [*copies, (RESULT, size), *_drop(1, 2, 3)]
+
+
+def _a1111_sdpa_picture(call: Call, queries: int) -> list[Step]:
+    """Three-dimensional tensors take torch's unfused path: query and key scaled, two score matrices."""
+    size, scores = call.query_bytes(), call.score_bytes(call.queries)
+    copies = [(1, size), *_drop(QUERY), (2, size), *_drop(KEY), (3, size), *_drop(VALUE)]
+    return [*copies, (4, size), (5, size), (6, scores), *_drop(5), (7, scores), *_drop(6),
+            (RESULT, size), *_drop(4, 7, 1, 2, 3)]  # fmt: skip
+
+
+def _forge_plain(call: Call, queries: int) -> list[Step]:
+    """The whole score matrix twice: as it comes, and scaled; then as probabilities."""
+    size, keys, scores = call.query_bytes(), call.key_bytes, call.score_bytes(call.queries)
+    return [(1, size), (2, keys), (3, keys), (4, scores), (5, scores), *_drop(4, 1, 2), (6, scores), *_drop(5),
+            (7, size), (RESULT, size), *_drop(7, 3, 6)]  # fmt: skip
+
+
+def _a1111_plain(call: Call, queries: int) -> list[Step]:
+    """The same, with the scores kept to the end and the probabilities in fp32 under autocast."""
+    size, keys, scores = call.query_bytes(), call.key_bytes, call.score_bytes(call.queries)
+    copies = [(1, size), (2, keys), (3, keys), *_drop(QUERY, KEY, VALUE)]
+    cast = [(7, scores)] if call.itemsize < AUTOCAST_ITEMSIZE else []
+    return [*copies, (4, scores), (5, scores), *_drop(4), (6, _autocast(call, scores)), *cast, (8, size),
+            *_drop(*(7 for _ in cast)), (RESULT, size), *_drop(8, 1, 2, 3, 5, 6)]  # fmt: skip
+
+
+def _autocast(call: Call, size_bytes: int) -> int:
+    return size_bytes * AUTOCAST_ITEMSIZE // call.itemsize
+
+
+def _slices(call: Call, queries: int) -> list[int]:
+    """Return the queries of each slice that is replayed: equal ones are cut to a few, a smaller last one is kept."""
+    whole, rest = divmod(call.queries, queries)
+    return [queries] * min(KEPT_SLICES, whole) + [rest] * (rest > 0)
+
+
+def _picture_slices(call: Call, queries: int) -> list[Step]:
+    """Slices of a picture's score matrix, into a result that is there from the start."""
+    steps: list[Step] = [(RESULT, call.query_bytes())]
+    for size in _slices(call, queries):
+        scores = call.score_bytes(size)
+        steps += [(1, scores), (2, scores), *_drop(1), (3, scores), *_drop(2), (4, call.query_bytes(size)),
+                  *_drop(4, 3)]  # fmt: skip
+    return steps
+
+
+def _a1111_plain_picture(call: Call, queries: int) -> list[Step]:
     scores = call.score_bytes(call.queries)
-    return [
-        (1, call.query_bytes), (2, call.key_bytes), (3, call.key_bytes),
-        (4, scores), (5, scores), (4, FREED), (1, FREED), (2, FREED),
-        (6, scores), (5, FREED), (7, call.query_bytes), (RESULT, call.query_bytes), (7, FREED),
-        (3, FREED), (6, FREED),
-    ]  # fmt: skip
+    return [(1, scores), (2, scores), *_drop(1), (3, scores), *_drop(2), (RESULT, call.query_bytes()), *_drop(3)]
+
+
+def _forge_split(call: Call, queries: int) -> list[Step]:
+    size, keys = call.query_bytes(), call.key_bytes
+    steps: list[Step] = [(1, size), (2, keys), (3, keys), (4, size)]
+    for part in _slices(call, queries):
+        scores = call.score_bytes(part)
+        steps += [(5, scores), (6, scores), *_drop(5), (7, scores), *_drop(6), (8, call.query_bytes(part)),
+                  *_drop(8, 7)]  # fmt: skip
+    return [*steps, *_drop(1, 2, 3), (RESULT, size), *_drop(4)]
+
+
+def _a1111_split(call: Call, queries: int) -> list[Step]:
+    size, keys = call.query_bytes(), call.key_bytes
+    steps: list[Step] = [(1, keys), *_drop(KEY), (2, size), (3, keys), (4, keys), *_drop(QUERY, 1, VALUE), (5, size)]
+    for part in _slices(call, queries):
+        scores = call.score_bytes(part)
+        steps += [(6, scores), (7, scores), *_drop(6), (8, call.query_bytes(part)), *_drop(8, 7)]
+    return [*steps, *_drop(2, 3, 4), (RESULT, size), *_drop(5)]
+
+
+def _forge_sub_quad(call: Call, queries: int) -> list[Step]:
+    """Chunks of the queries against all keys, each kept until they are put together."""
+    size, keys = call.query_bytes(), call.key_bytes
+    steps: list[Step] = [(1, size), (3, keys), (2, keys)]
+    pieces = []
+    for start in range(0, call.queries, queries):
+        part = min(queries, call.queries - start)
+        pieces.append(10 + len(pieces))
+        scores = call.score_bytes(part)
+        steps += [(4, call.itemsize), (5, scores), *_drop(4), (6, scores), *_drop(5),
+                  (pieces[-1], call.query_bytes(part)), *_drop(6)]  # fmt: skip
+    if len(pieces) > 1:
+        steps += [(7, size), *_drop(*pieces)]
+        pieces = [7]
+    return [*steps, (RESULT, size), *_drop(pieces[0], 1, 2, 3)]
+
+
+def _a1111_sub_quad(call: Call, queries: int) -> list[Step]:
+    """The same into a result that is there from the start; under autocast the probabilities are fp32."""
+    size, keys = call.query_bytes(), call.key_bytes
+    steps: list[Step] = [(1, size), *_drop(QUERY), (2, keys), *_drop(KEY), (3, keys), *_drop(VALUE)]
+    half = call.itemsize < AUTOCAST_ITEMSIZE and not call.picture
+    parts = _slices(call, queries)
+    many = call.queries > queries
+    steps += [(4, size)] if many else []
+    for number, part in enumerate(parts):
+        scores = call.score_bytes(part)
+        steps += [(5, call.itemsize), (6, scores), *_drop(5), (7, _autocast(call, scores) if half else scores), *_drop(6)]
+        steps += [(8, _autocast(call, keys)), (9, scores), (11, keys)] if half else []
+        steps += [(20 + number, call.query_bytes(part)), *_drop(*((9, 11, 8) if half else ())), *_drop(7)]
+        steps += _drop(19 + number) if number else []
+    last = 19 + len(parts)
+    if call.picture:
+        return [*steps, (RESULT, size), *_drop(*((4,) if many else ()), last, 1, 2, 3)]
+    return [*steps, (RESULT, size), *_drop(*((4,) if many else ()), last, 1, 2, 3)]
 
 
 def split_steps(call: Call, free_bytes: int, factor: float) -> int:
@@ -96,65 +206,72 @@ def split_steps(call: Call, free_bytes: int, factor: float) -> int:
     return 2 ** math.ceil(math.log2(wanted / max(free_bytes, 1)))
 
 
-def slice_of(call: Call, steps: int) -> int:
-    """Return the queries in one slice. The cliff: all of them, when the slices would not be equal."""
-    return call.queries // steps if call.queries % steps == 0 else call.queries
+def _equal_slice(call: Call, free_bytes: int, factor: float) -> int:
+    """Return the queries of one slice. The cliff: all of them, when the slices would not come out equal."""
+    steps = split_steps(call, free_bytes, factor)
+    if steps > MOST_STEPS or call.queries % steps:
+        return call.queries
+    return call.queries // steps
 
 
-def split(call: Call, free_bytes: int) -> list[Step]:
-    """Forge's split attention: slices of the queries, as many as free memory asks for, if they come out equal."""
+def _forge_slice(call: Call, free_bytes: int) -> int:
+    return _equal_slice(call, free_bytes, 2.5 if call.picture and call.itemsize > 2 else 3.0)
+
+
+def _a1111_slice(call: Call, free_bytes: int) -> int:
+    """AUTOMATIC1111 1.10 takes a smaller last slice over tokens; over a picture the slices must be equal."""
     if call.picture:
-        return split_picture(call, free_bytes)
-    size = slice_of(call, split_steps(call, free_bytes, 3.0))
-    scores, result = call.score_bytes(size), call.batch * call.heads * size * call.head_size * call.itemsize
-    piece = [(5, scores), (6, scores), (5, FREED), (7, scores), (6, FREED), (8, result), (8, FREED), (7, FREED)]
-    return [
-        (1, call.query_bytes), (2, call.key_bytes), (3, call.key_bytes), (4, call.query_bytes),
-        *piece * min(KEPT_SLICES, call.queries // size), (1, FREED), (2, FREED), (3, FREED),
-        (RESULT, call.query_bytes), (4, FREED),
-    ]  # fmt: skip
+        return _equal_slice(call, free_bytes, 2.5)
+    steps = split_steps(call, free_bytes, 3.0 if call.itemsize == 2 else 2.5)
+    return call.queries if steps > MOST_STEPS else max(1, call.queries // steps)
 
 
-def split_picture(call: Call, free_bytes: int) -> list[Step]:
-    """The same over a picture, into a result that is there from the start."""
-    size = slice_of(call, split_steps(call, free_bytes, 3.0 if call.itemsize == 2 else 2.5))
-    scores, result = call.score_bytes(size), call.batch * call.heads * size * call.head_size * call.itemsize
-    piece = [(1, scores), (2, scores), (1, FREED), (3, scores), (2, FREED), (4, result), (4, FREED), (3, FREED)]
-    return [(RESULT, call.query_bytes), *piece * min(KEPT_SLICES, call.queries // size)]
-
-
-def sub_quad(call: Call, free_bytes: int) -> list[Step]:
-    """Forge's sub-quadratic attention: chunks of the queries against all keys, put together at the end."""
+def _forge_chunk(call: Call, free_bytes: int) -> int:
     if call.picture:
-        return split_picture(call, free_bytes)
-    chunk = query_chunk(call, free_bytes)
-    steps: list[Step] = [(1, call.query_bytes), (3, call.key_bytes), (2, call.key_bytes)]
-    pieces = []
-    for start in range(0, call.queries, chunk):
-        size = min(chunk, call.queries - start)
-        piece = 10 + len(pieces)
-        pieces.append(piece)
-        result = call.batch * call.heads * size * call.head_size * call.itemsize
-        scores = call.score_bytes(size)
-        steps += [(4, call.itemsize), (5, scores), (4, FREED), (6, scores), (5, FREED), (piece, result), (6, FREED)]
-    if len(pieces) > 1:
-        steps += [(7, call.query_bytes), *((piece, FREED) for piece in pieces)]
-        pieces = [7]
-    return [*steps, (RESULT, call.query_bytes), (pieces[0], FREED), (1, FREED), (2, FREED), (3, FREED)]
+        return _forge_slice(call, free_bytes)
+    row = call.score_bytes(1) * 4
+    return next((size for size in QUERY_CHUNKS if row * size <= free_bytes), FORGE_LAST_CHUNK)
 
 
-def query_chunk(call: Call, free_bytes: int) -> int:
-    """Return how many queries one chunk has: the largest of Forge's sizes whose scores fit four times over."""
-    row = call.batch * call.heads * call.itemsize * call.keys * 4
-    return next((size for size in QUERY_CHUNKS if row * size <= free_bytes), 512)
+def _a1111_chunk(call: Call, free_bytes: int) -> int:
+    return A1111_CHUNK
 
 
-KINDS: dict[str, Callable[[Call, int], list[Step]]] = {
-    "sdpa": sdpa,
-    "xformers": xformers,
-    "math": plain,
-    "split": split,
-    "sub_quad": sub_quad,
+class Way(NamedTuple):
+    """One way of computing attention: over tokens, over a picture, and how many queries go at a time.
+
+    ``part`` looks at free memory; ``None`` takes all queries at once.
+    """
+
+    tokens: Callable[[Call, int], list[Step]]
+    picture: Callable[[Call, int], list[Step]]
+    part: Callable[[Call, int], int] | None = None
+
+    def steps(self, call: Call, queries: int) -> list[Step]:
+        """Return the steps of ``call`` with ``queries`` of its queries at a time."""
+        return self.picture(call, queries) if call.picture else self.tokens(call, queries)
+
+
+def _whole_picture(call: Call, queries: int) -> list[Step]:
+    return _picture_slices(call, call.queries)
+
+
+WAYS: dict[str, dict[str, Way]] = {
+    "forge": {
+        "sdpa": Way(_fused, _fused_picture),
+        "xformers": Way(_fused_without_log, _fused_picture),
+        "math": Way(_forge_plain, _whole_picture),
+        "split": Way(_forge_split, _picture_slices, _forge_slice),
+        "sub_quad": Way(_forge_sub_quad, _picture_slices, _forge_chunk),
+    },
+    "a1111": {
+        "sdpa": Way(_fused, _a1111_sdpa_picture),
+        "xformers": Way(_fused_without_log, _a1111_xformers_picture),
+        "math": Way(_a1111_plain, _a1111_plain_picture),
+        "split": Way(_a1111_split, _picture_slices, _a1111_slice),
+        "sub_quad": Way(_a1111_sub_quad, _a1111_sub_quad, _a1111_chunk),
+    },
 }
+
 SELF_SLICING = frozenset(("split", "sub_quad"))
-"""The kinds that look at free memory."""
+"""The ways that look at free memory."""

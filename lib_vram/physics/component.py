@@ -10,6 +10,8 @@ from lib_vram.request import Attention, Dtype, Family, WeightsDtype
 Part = Literal["text_encode", "denoise", "vae_decode", "vae_encode", "controlnet"]
 Code = Literal["ldm", "diffusers"]
 Source = Literal["profile", "trace", "rule"]
+CodeHost = Literal["forge", "a1111"]
+"""Whose form of the ``ldm`` code runs: Forge's, or AUTOMATIC1111's under autocast."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,10 @@ class Component:
     tile: int | None = None
     alloc_conf: str = ""
     weights_dtype: WeightsDtype | None = None
+    host: CodeHost = "forge"
+    free_bytes: int | None = None
+    """What the device has free for activations when the part starts. Only attention that slices itself by
+    free memory (``split``, ``sub_quad``) looks at it; ``None`` finds the least with which it gets by."""
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 
 from lib_vram.errors import BadInput, NotReady
-from lib_vram.physics.allocator import AllocatorConf
-from lib_vram.physics.attention import PLENTY
+from lib_vram.physics.allocator import SEGMENT_ROUNDING, AllocatorConf
+from lib_vram.physics.attention import PLENTY, SELF_SLICING
 from lib_vram.physics.component import Component, ComponentMemory
-from lib_vram.physics.minimum import minimum_and_comfortable
+from lib_vram.physics.minimum import minimum_and_comfortable, runs_in
 from lib_vram.physics.profile import Profile, load
 from lib_vram.physics.program import EventTrace, Setting, expand
 from lib_vram.physics.weights import weights_bytes
@@ -22,6 +23,9 @@ CFG_PARTS = frozenset(("denoise", "controlnet"))
 SHARED_PARTS = {"sdxl": {"vae_decode": "sd15", "vae_encode": "sd15"}}
 """SDXL's VAE has the shape of SD 1.5's."""
 
+ONE_STYLE = {"text_encode": "forge"}
+"""Parts whose profile is stored once, under this name."""
+
 HIGH_MARGIN = 0.02
 """Above the computed peak: the largest error against published half-precision measurements is 0.3 %; six times that."""
 
@@ -33,20 +37,27 @@ FP32_HIGH_MARGIN = 0.25
 def component_memory(component: Component) -> ComponentMemory:
     """Return what ``component`` needs.
 
+    Attention that slices itself by free memory has no one need. With ``free_bytes`` the figures
+    are for the slices that this much makes; without it, floor and minimum are for the least
+    with which it gets by, and comfortable is what it takes when it need not slice.
+
     Raises:
         NotReady: there is no profile of this part of this model yet.
         BadInput: ``alloc_conf`` is not one that PyTorch takes.
     """
     conf = AllocatorConf.parse(component.alloc_conf)
-    profile = _profile(component)
     trace = component_trace(component)
-    floor = trace.floor_bytes
-    minimum, comfortable = minimum_and_comfortable(trace, conf)
+    floor = most = trace.floor_bytes
+    minimum, comfortable = minimum_and_comfortable(trace, conf, floor)
+    if component.free_bytes is None and component.attention in SELF_SLICING:
+        minimum, trace = _least(component, conf, minimum)
+        floor = trace.floor_bytes
     margin = FP32_HIGH_MARGIN if component.dtype == "fp32" else HIGH_MARGIN
+    parameters = _profile(component).parameters
     return ComponentMemory(
-        weights_bytes=weights_bytes(profile.parameters, component.weights_dtype or component.dtype),
+        weights_bytes=weights_bytes(parameters, component.weights_dtype or component.dtype),
         floor_bytes=floor, minimum_bytes=minimum, comfortable_bytes=comfortable,
-        low_bytes=trace.bare_floor_bytes, high_bytes=int(floor * (1 + margin)), source="profile",
+        low_bytes=trace.bare_floor_bytes, high_bytes=int(most * (1 + margin)), source="profile",
     )  # fmt: skip
 
 
@@ -56,7 +67,21 @@ def component_trace(component: Component) -> EventTrace:
     Raises:
         NotReady: there is no profile of this part of this model yet.
     """
-    return expand(_profile(component), setting_of(component), component.attention, PLENTY)
+    free = PLENTY if component.free_bytes is None else component.free_bytes
+    return expand(_profile(component), setting_of(component), component.attention, component.host, free)
+
+
+def _least(component: Component, conf: AllocatorConf, high_bytes: int) -> tuple[int, EventTrace]:
+    """Return the smallest device found on which self-slicing attention gets by, and what it does there."""
+    low, high, best = 0, high_bytes, component_trace(component)
+    while high - low > SEGMENT_ROUNDING:
+        middle = (low + high) // 2
+        trace = component_trace(replace(component, free_bytes=middle))
+        if trace.floor_bytes <= middle and runs_in(trace, middle, conf):
+            high, best = middle, trace
+        else:
+            low = middle
+    return high, best
 
 
 def setting_of(component: Component) -> Setting:
@@ -73,7 +98,8 @@ def _profile(component: Component) -> Profile:
         raise BadInput("dtype", got="fp8", takes="fp32, fp16 or bf16: fp8 is for weights, activations are half precision")
     family = SHARED_PARTS.get(component.family, {}).get(component.part, component.family)
     dtype = "fp32" if component.dtype == "fp32" else "fp16"
-    code = "forge" if component.code == "ldm" else component.code
+    code = component.host if component.code == "ldm" else component.code
+    code = ONE_STYLE.get(component.part, code)
     profile = load(f"{family}-{component.part}-{dtype}-{code}")
     if profile is None:
         raise NotReady("part", got=f"{component.family} {component.part} ({component.code})",

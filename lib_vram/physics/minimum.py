@@ -1,13 +1,76 @@
-"""The smallest device on which a trace still runs, by replay."""
+"""The smallest device on which a trace still runs, by replay.
+
+A replay under a limit is the replay without one until the limit is first reached, so each
+attempt starts from a copy of the state that was kept there. And what an attempt shows holds for
+a whole range of limits: one that succeeds, down to what it reserved; one that fails, up to the
+next limit at which anything would have gone differently. A handful of attempts is enough.
+"""
 
 from __future__ import annotations
 
 from lib_vram.errors import DeviceOutOfMemory
 from lib_vram.physics.allocator import AllocatorConf, CachingAllocator
-from lib_vram.physics.program import EventTrace
-from lib_vram.units import MIB
+from lib_vram.physics.program import AT_ONCE, GIVE_BACK, EventTrace, run
 
-STEP_BYTES = 1 * MIB
+Kept = tuple[int, CachingAllocator, dict[int, int]]
+"""A state on the way: the next operation's number, the allocator, and the blocks held by slot."""
+
+
+class LimitSearch:
+    """Replays one trace under many limits."""
+
+    def __init__(self, trace: EventTrace, conf: AllocatorConf) -> None:
+        self._operations = trace.operations
+        self._sizes = trace.sizes
+        self._kept: list[Kept] = [(0, CachingAllocator(None, conf), {})]
+        self.unlimited = self._run_unlimited(CachingAllocator(None, conf))
+
+    def attempt(self, limit_bytes: int) -> CachingAllocator | None:
+        """Return the allocator at the end of a run under ``limit_bytes``, ``None`` when it ran out.
+
+        The allocator at the point of failure is kept in :attr:`failed`.
+        """
+        place, start, held = next(item for item in reversed(self._kept) if item[1].reserved_bytes <= limit_bytes)
+        allocator = start.copy()
+        allocator.limit_bytes = limit_bytes
+        try:
+            run(self._operations[place:], self._sizes, allocator, held.copy())
+        except DeviceOutOfMemory:
+            self.failed = allocator
+            return None
+        return allocator
+
+    def _run_unlimited(self, allocator: CachingAllocator) -> CachingAllocator:
+        take, touch, free, sizes = allocator.take, allocator.touch, allocator.free, self._sizes
+        held: dict[int, int] = {}
+        reserved = 0
+        for place, (slot, size) in enumerate(self._operations):
+            if size == GIVE_BACK:
+                free(held.pop(slot))
+                continue
+            if slot == AT_ONCE:
+                touch(sizes[size])
+            else:
+                held[slot] = take(sizes[size])
+            if allocator.reserved_bytes != reserved:
+                reserved = allocator.reserved_bytes
+                self._kept.append((place + 1, allocator.copy(), held.copy()))
+        return allocator
+
+
+def minimum_and_comfortable(trace: EventTrace, conf: AllocatorConf, floor_bytes: int) -> tuple[int, int]:
+    """Return the smallest limit found at which ``trace`` runs, and what it reserves without a limit, in bytes."""
+    search = LimitSearch(trace, conf)
+    comfortable = search.unlimited.peak_reserved_bytes
+    low, high, limit = floor_bytes, comfortable, floor_bytes
+    while low < high:
+        done = search.attempt(limit)
+        if done is not None:
+            high = done.peak_reserved_bytes
+        else:
+            low = search.failed.next_limit_bytes or high
+        limit = (low + high) // 2
+    return high, comfortable
 
 
 def runs_in(trace: EventTrace, limit_bytes: int, conf: AllocatorConf) -> bool:
@@ -17,18 +80,3 @@ def runs_in(trace: EventTrace, limit_bytes: int, conf: AllocatorConf) -> bool:
     except DeviceOutOfMemory:
         return False
     return True
-
-
-def minimum_and_comfortable(trace: EventTrace, conf: AllocatorConf) -> tuple[int, int]:
-    """Return the smallest limit at which ``trace`` runs, and what it reserves without a limit."""
-    free = CachingAllocator(None, conf)
-    trace.replay(free)
-    high = free.peak_reserved_bytes
-    low = trace.floor_bytes - 1
-    while high - low > STEP_BYTES:
-        middle = (low + high) // 2
-        if runs_in(trace, middle, conf):
-            high = middle
-        else:
-            low = middle
-    return high, free.peak_reserved_bytes

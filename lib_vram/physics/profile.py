@@ -9,6 +9,7 @@ numbers are in the profile, and the way of computing it is put in when the profi
 from __future__ import annotations
 
 import base64
+import dataclasses
 import json
 import zlib
 from collections.abc import Iterable, Iterator
@@ -67,9 +68,13 @@ class CallShape:
     head_size: int
     itemsize: int
     picture: int
+    query_back: int
+    key_back: int
+    value_back: int
+    """How many blocks before the result query, key and value were taken."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Profile:
     """One part of one model in one dtype. ``parameters`` is how many weights it has."""
 
@@ -122,7 +127,7 @@ class Profile:
 
 
 def _call_values(call: CallShape) -> tuple[int, ...]:
-    return (call.heads, call.query_level, call.key_level, call.key_tokens, call.head_size, call.itemsize, call.picture)
+    return dataclasses.astuple(call)
 
 
 def _check(profile: Profile) -> None:

@@ -1,16 +1,19 @@
 """A program: a profile with one way of attention put in, ready to be replayed at any size.
 
-The steps are numbers only, so that a replay is a tight loop; the sizes are worked out anew for
-each size asked for, which is a few hundred multiplications.
+The order of what is taken and given back, its layout, is worked out once; a size only needs its
+few hundred multiplications.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate
 
-from lib_vram.physics.allocator import CachingAllocator, rounded
-from lib_vram.physics.attention import FREED, KINDS, PLENTY, RESULT, SELF_SLICING, Call
-from lib_vram.physics.profile import ALLOC, ATTEND, FREE, SCRATCH, Profile, halvings, monomials
+from lib_vram.physics.allocator import Block, CachingAllocator, rounded
+from lib_vram.physics.attention import FREED, KEY, PLENTY, QUERY, RESULT, VALUE, WAYS, Call, Step
+from lib_vram.physics.profile import ALLOC, ATTEND, FREE, SCRATCH, CallShape, Profile, halvings, monomials
 
 GIVE_BACK = -1
 AT_ONCE = -1
@@ -18,26 +21,44 @@ AT_ONCE = -1
 Operation = tuple[int, int]
 """Slot and size number. ``GIVE_BACK`` for the size frees the slot; ``AT_ONCE`` for the slot takes and frees at once."""
 
-KEPT_REPEATS = 3
-"""Repeats of equal transformer blocks that are replayed. The build checks that no figure changes by the others."""
+KEPT_REPEATS = 2
+"""Stretches of a loop that are replayed. The build checks that no figure changes by leaving out the others."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The order in which blocks are taken and given back, at every size.
+
+    ``loads`` are the size numbers that come on top of what is live, one after the other, and
+    ``~number`` for those that go; ``bare_loads`` are the same without convolution workspaces.
+    """
+
+    operations: tuple[Operation, ...]
+    loads: tuple[int, ...]
+    bare_loads: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class EventTrace:
     """A concrete trace: what one part takes and gives back at one size. ``sizes`` in bytes, rounded as allocated."""
 
-    operations: tuple[Operation, ...]
+    layout: Layout
     sizes: tuple[int, ...]
+
+    @property
+    def operations(self) -> tuple[Operation, ...]:
+        """What is taken and given back, in order."""
+        return self.layout.operations
 
     @property
     def floor_bytes(self) -> int:
         """The peak of live bytes, convolution workspaces included."""
-        return live_peak(self.operations, self.sizes)
+        return _peak(self.layout.loads, self.sizes)
 
     @property
     def bare_floor_bytes(self) -> int:
         """The peak of live bytes when no convolution gets a workspace."""
-        return live_peak([item for item in self.operations if item[0] != AT_ONCE], self.sizes)
+        return _peak(self.layout.bare_loads, self.sizes)
 
     def replay(self, allocator: CachingAllocator) -> None:
         """Take and give back every block through ``allocator``; nothing stays taken.
@@ -45,32 +66,28 @@ class EventTrace:
         Raises:
             DeviceOutOfMemory: the allocator's device ran out. What was taken so far stays taken.
         """
-        held = {}
-        for slot, size in self.operations:
-            if size == GIVE_BACK:
-                allocator.free(held.pop(slot))
-            elif slot == AT_ONCE:
-                allocator.free(allocator.malloc(self.sizes[size]))
-            else:
-                held[slot] = allocator.malloc(self.sizes[size])
+        held: dict[int, Block] = {}
+        run(self.operations, self.sizes, allocator, held)
         for block in held.values():
             allocator.free(block)
 
 
-def live_peak(operations: list[Operation] | tuple[Operation, ...], sizes: tuple[int, ...]) -> int:
-    """Return the largest sum of blocks that are taken at the same time."""
-    live = peak = 0
-    held: dict[int, int] = {}
+def run(operations: Sequence[Operation], sizes: Sequence[int], allocator: CachingAllocator,
+        held: dict[int, Block]) -> None:  # fmt: skip
+    """Put ``operations`` through ``allocator``; ``held`` has the blocks that are taken, by slot."""
+    take, touch, free = allocator.take, allocator.touch, allocator.free
     for slot, size in operations:
         if size == GIVE_BACK:
-            live -= held[slot]
+            free(held.pop(slot))
         elif slot == AT_ONCE:
-            peak = max(peak, live + sizes[size])
+            touch(sizes[size])
         else:
-            held[slot] = sizes[size]
-            live += sizes[size]
-            peak = max(peak, live)
-    return peak
+            held[slot] = take(sizes[size])
+
+
+def _peak(loads: Sequence[int], sizes: tuple[int, ...]) -> int:
+    signed = [*sizes, *(-size for size in reversed(sizes))]
+    return max(accumulate(map(signed.__getitem__, loads)), default=0)
 
 
 @dataclass(frozen=True)
@@ -89,12 +106,11 @@ def term_sizes(profile: Profile, setting: Setting) -> list[int]:
 
 
 def calls_at(profile: Profile, setting: Setting) -> list[Call]:
-    """Return the uses of attention at ``setting``. Fixed numbers of tokens are written as a level of -1."""
+    """Return the uses of attention at ``setting``."""
     areas = halvings(setting.rows, setting.columns)
     return [
         Call(
-            setting.batch, shape.heads,
-            areas[shape.query_level] if shape.query_level >= 0 else shape.key_tokens,
+            setting.batch, shape.heads, areas[shape.query_level],
             areas[shape.key_level] if shape.key_level >= 0 else shape.key_tokens,
             shape.head_size, shape.itemsize, shape.picture,
         )
@@ -102,80 +118,155 @@ def calls_at(profile: Profile, setting: Setting) -> list[Call]:
     ]  # fmt: skip
 
 
-def expand(profile: Profile, setting: Setting, kind: str, free_bytes: int = PLENTY,
+def expand(profile: Profile, setting: Setting, attention: str, host: str = "forge", free_bytes: int = PLENTY,
            kept: int | None = KEPT_REPEATS) -> EventTrace:  # fmt: skip
-    """Return the trace of ``profile`` at ``setting`` with attention computed in the way ``kind``.
+    """Return the trace of ``profile`` at ``setting`` with attention computed as ``host`` does for ``attention``.
 
     ``free_bytes`` is what the device has free before the part starts; only the ways that slice
-    themselves by free memory look at it. ``kept`` is how many of equal repeats are written out.
+    themselves by free memory look at it. ``kept`` is how many stretches of a loop are written out.
     """
-    writer = _Writer([rounded(size) for size in term_sizes(profile, setting)])
+    way = WAYS[host][attention]
+    sizes = [rounded(size) for size in term_sizes(profile, setting)]
     calls = calls_at(profile, setting)
-    fixed = None if kind in SELF_SLICING else [KINDS[kind](call, PLENTY) for call in calls]
-    tokens = profile.unrolled(kept)
-    for token, argument in tokens:
-        if token == ALLOC:
+    parts = _parts(profile, setting, calls, sizes, way.part, free_bytes, kept)
+    plans: dict[tuple[int, int], int] = {}
+    choice = tuple(plans.setdefault(item, len(plans)) for item in parts)
+    written = [way.steps(calls[call], queries) for call, queries in plans]
+    pattern = tuple(tuple((name, size == FREED) for name, size in steps) for steps in written)
+    for steps in written:
+        sizes.extend(rounded(size) for _, size in steps if size != FREED)
+    return EventTrace(_layout(profile, choice, pattern, kept), tuple(sizes))
+
+
+def _parts(profile: Profile, setting: Setting, calls: list[Call], sizes: list[int], part: object,
+           free_bytes: int, kept: int | None) -> list[tuple[int, int]]:  # fmt: skip
+    """Return for each use of attention which call it is and how many queries go at a time."""
+    uses = _uses(profile, kept)
+    if not callable(part):
+        return [(use.call, calls[use.call].queries) for use in uses]
+    results = [rounded(call.query_bytes()) for call in calls]
+    signed = [*sizes, *results]
+    signed += [-size for size in reversed(signed)]
+    live = list(accumulate(map(signed.__getitem__, _bare_loads(profile, kept)), initial=0))
+    return [(use.call, part(calls[use.call], free_bytes - live[use.place])) for use in uses]
+
+
+@dataclass(frozen=True)
+class _Use:
+    """One use of attention: which call, and how many loads come before it."""
+
+    call: int
+    place: int
+
+
+@lru_cache(maxsize=64)
+def _uses(profile: Profile, kept: int | None) -> tuple[_Use, ...]:
+    place, uses = 0, []
+    for kind, argument in profile.unrolled(kept):
+        if kind == ATTEND:
+            uses.append(_Use(argument, place))
+        place += kind in (ALLOC, ATTEND, FREE)
+    return tuple(uses)
+
+
+@lru_cache(maxsize=64)
+def _bare_loads(profile: Profile, kept: int | None) -> tuple[int, ...]:
+    """Return the loads between uses of attention, each of which adds its result; its size comes after the terms."""
+    taken: list[int] = []
+    loads = []
+    for kind, argument in profile.unrolled(kept):
+        if kind == FREE:
+            loads.append(~taken[-argument])
+        elif kind in (ALLOC, ATTEND):
+            taken.append(argument if kind == ALLOC else len(profile.terms) + argument)
+            loads.append(taken[-1])
+    return tuple(loads)
+
+
+Pattern = tuple[tuple[tuple[int, bool], ...], ...]
+"""The steps of each plan of attention without their sizes: local, and whether it is given back."""
+
+
+@lru_cache(maxsize=256)
+def _layout(profile: Profile, choice: tuple[int, ...], pattern: Pattern, kept: int | None) -> Layout:
+    first = [len(profile.terms)]
+    for steps in pattern:
+        first.append(first[-1] + sum(not freed for _, freed in steps))
+    writer = _Writer()
+    uses = iter(choice)
+    for kind, argument in profile.unrolled(kept):
+        if kind == ALLOC:
             writer.take(argument)
-        elif token == SCRATCH:
-            writer.operations.append((AT_ONCE, argument))
-        elif token == FREE:
+        elif kind == SCRATCH:
+            writer.at_once(argument)
+        elif kind == FREE:
             writer.give_back(argument)
-        elif token == ATTEND:
-            steps = fixed[argument] if fixed else KINDS[kind](calls[argument], free_bytes - writer.live)
-            writer.attend(steps)
-    return EventTrace(tuple(writer.operations), tuple(writer.sizes))
+        elif kind == ATTEND:
+            plan = next(uses)
+            writer.attend(profile.calls[argument], pattern[plan], first[plan])
+    return writer.layout()
 
 
 class _Writer:
-    """Turns tokens into operations: gives every block a slot and keeps count of what is live."""
+    """Turns tokens into operations: gives every block a slot, and writes down what comes and goes."""
 
-    def __init__(self, sizes: list[int]) -> None:
-        self.operations: list[Operation] = []
-        self.sizes = sizes
-        self.live = 0
-        self._numbers: dict[int, int] = {}
-        self._slots: list[tuple[int, int]] = []
+    def __init__(self) -> None:
+        self._operations: list[Operation] = []
+        self._loads: list[int] = []
+        self._bare_loads: list[int] = []
+        self._blocks: list[Operation | None] = []
         self._free_slots: list[int] = []
         self._slot_count = 0
 
+    def layout(self) -> Layout:
+        return Layout(tuple(self._operations), tuple(self._loads), tuple(self._bare_loads))
+
     def take(self, size: int) -> None:
-        slot = self._slot()
-        self._slots.append((slot, size))
-        self.live += self.sizes[size]
-        self.operations.append((slot, size))
+        self._blocks.append(self._take(size))
+
+    def at_once(self, size: int) -> None:
+        self._operations.append((AT_ONCE, size))
+        self._loads += (size, ~size)
 
     def give_back(self, distance: int) -> None:
-        slot, size = self._slots[-distance]
-        self.live -= self.sizes[size]
-        self._free_slots.append(slot)
-        self.operations.append((slot, GIVE_BACK))
+        block = self._blocks[-distance]
+        if block is not None:
+            self._give_back(block)
 
-    def attend(self, steps: list[tuple[int, int]]) -> None:
-        local: dict[int, int] = {}
-        result = (0, 0)
-        for name, size_bytes in steps:
-            if size_bytes == FREED:
-                slot = local.pop(name)
-                self._free_slots.append(slot)
-                self.operations.append((slot, GIVE_BACK))
-                continue
-            slot = local[name] = self._slot()
-            number = self._number(rounded(size_bytes))
-            self.operations.append((slot, number))
-            if name == RESULT:
-                result = (slot, number)
-        self._slots.append(result)
-        self.live += self.sizes[result[1]]
+    def attend(self, shape: CallShape, steps: Sequence[tuple[int, bool]], size: int) -> None:
+        operands = {QUERY: shape.query_back, KEY: shape.key_back, VALUE: shape.value_back}
+        local: dict[int, Operation] = {}
+        for name, freed in steps:
+            if not freed:
+                local[name] = self._take(size)
+                size += 1
+            elif name in operands:
+                self.give_back(operands[name])
+                self._blocks[-operands[name]] = None
+            else:
+                self._give_back(local.pop(name))
+        self._blocks.append(local[RESULT])
 
-    def _slot(self) -> int:
+    def _take(self, size: int) -> Operation:
         if self._free_slots:
-            return self._free_slots.pop()
-        self._slot_count += 1
-        return self._slot_count - 1
+            block = (self._free_slots.pop(), size)
+        else:
+            block = (self._slot_count, size)
+            self._slot_count += 1
+        self._operations.append(block)
+        self._loads.append(size)
+        self._bare_loads.append(size)
+        return block
 
-    def _number(self, size: int) -> int:
-        number = self._numbers.get(size)
-        if number is None:
-            number = self._numbers[size] = len(self.sizes)
-            self.sizes.append(size)
-        return number
+    def _give_back(self, block: Operation) -> None:
+        slot, size = block
+        self._free_slots.append(slot)
+        self._operations.append((slot, GIVE_BACK))
+        self._loads.append(~size)
+        self._bare_loads.append(~size)
+
+
+def steps_of(call: Call, attention: str, host: str, free_bytes: int) -> list[Step]:
+    """Return the steps of one use of attention; for tests and for looking into."""
+    way = WAYS[host][attention]
+    return way.steps(call, way.part(call, free_bytes) if way.part else call.queries)

@@ -15,8 +15,9 @@ class RawTrace:
 
     ``("alloc", (block, bytes))``, ``("free", (block,))``,
     ``("workspace", (input, output, weight))``: the scratch block of one convolution, taken and
-    given back at once; ``("attention", (batch, heads, queries, keys, head_size, itemsize,
-    picture))``: attention whose result is the next block, and whose way of working is left open.
+    given back at once; ``("attention", (batch, heads, queries, keys, head_size, itemsize, picture,
+    query_block, key_block, value_block))``: attention whose result is the next block, and
+    whose way of working is left open.
     """
 
     events: list[Event] = field(default_factory=list)

@@ -26,9 +26,6 @@ _MATMULS = {
     torch.ops.aten.bmm.default,
     torch.ops.aten.baddbmm.default,
 }
-_running: list[RawTrace] = []
-
-
 class _Blocks:
     """Numbers the storages that are alive and records when each comes and goes."""
 
@@ -46,6 +43,10 @@ class _Blocks:
         if storage._cdata not in self._alive:
             self._watch(storage, self._trace.alloc(storage.nbytes()))
 
+    def number(self, tensor: torch.Tensor) -> int:
+        """Return the number of the block that ``tensor`` lies in."""
+        return self._alive[tensor.untyped_storage()._cdata] or 0
+
     def _watch(self, storage: torch.UntypedStorage, block: int | None) -> None:
         self._alive[storage._cdata] = block
         weakref.finalize(storage, self._gone, storage._cdata)
@@ -54,6 +55,9 @@ class _Blocks:
         block = self._alive.pop(key, None)
         if block is not None:
             self._trace.free(block)
+
+
+_running: list[tuple[RawTrace, _Blocks]] = []
 
 
 class _Dispatch(TorchDispatchMode):
@@ -96,22 +100,25 @@ def _bytes(tensor: torch.Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
 
-def mark_attention(query: torch.Tensor, key: torch.Tensor, heads: int, *, picture: bool = False) -> torch.Tensor:
-    """Return attention's result, noted as such, so that a profile can be replayed with any kind of attention.
+def mark_attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, heads: int, *, picture: bool = False
+) -> torch.Tensor:
+    """Return attention's result, noted as such, so that a profile can be replayed with any way of attention.
 
-    ``query`` and ``key`` are [batch, tokens, heads × size], or [batch, channels, rows, columns] for a picture.
+    The three are [batch, tokens, heads × size], or [batch, channels, rows, columns] for a picture.
     """
     width, queries, keys = query.shape[-1], query.shape[1], key.shape[1]
     if picture:
         width, queries, keys = query.shape[1], query[0, 0].numel(), key[0, 0].numel()
+    recorded, blocks = _running[-1]
     call = (query.shape[0], heads, queries, keys, width // heads, query.element_size(), int(picture))
-    _running[-1].attention(call)
+    recorded.attention(call + tuple(blocks.number(item) for item in (query, key, value)))
     return torch.empty(query.shape, dtype=query.dtype, device=query.device)
 
 
 def live_bytes() -> int:
     """Return what is allocated at this point of the running trace, as code that asks the device would see it."""
-    return _running[-1].live_bytes
+    return _running[-1][0].live_bytes
 
 
 def trace(run: Callable[[], object], *, resident: Iterable[torch.Tensor] = ()) -> RawTrace:
@@ -123,7 +130,7 @@ def trace(run: Callable[[], object], *, resident: Iterable[torch.Tensor] = ()) -
     recorded = RawTrace()
     blocks = _Blocks(recorded)
     blocks.ignore(resident)
-    _running.append(recorded)
+    _running.append((recorded, blocks))
     try:
         with torch.no_grad(), _FusedAttention(), _Dispatch(blocks, recorded):
             result = run()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tools.meta.layers import FORGE, Style
+from tools.meta.layers import FORGE, Conv, GroupNorm, Style
 
 AttendPicture = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Single-head attention over a picture's positions: query, key, value and result of [batch, channels, rows, columns]."""
@@ -23,11 +23,6 @@ class VaeShape:
     multipliers: tuple[int, ...] = (1, 2, 4, 4)
     latents: int = 4
     blocks_per_level: int = 2
-
-
-def normalise(channels: int) -> nn.GroupNorm:
-    """Return the VAE's normalisation: always in the VAE's own dtype, since no host autocasts it."""
-    return nn.GroupNorm(32, channels)
 
 
 class Swish(nn.Module):
@@ -47,10 +42,9 @@ class PictureBlock(nn.Module):
     def __init__(self, inputs: int, outputs: int, style: Style) -> None:
         super().__init__()
         self.swish = Swish(in_place=style.in_place)
-        self.norm1, self.norm2 = normalise(inputs), normalise(outputs)
-        self.conv1 = nn.Conv2d(inputs, outputs, 3, padding=1)
-        self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1)
-        self.shortcut = None if inputs == outputs else nn.Conv2d(inputs, outputs, 1)
+        self.norm1, self.norm2 = GroupNorm(inputs, style), GroupNorm(outputs, style)
+        self.conv1, self.conv2 = Conv(inputs, outputs), Conv(outputs, outputs)
+        self.shortcut = None if inputs == outputs else Conv(inputs, outputs, 1)
 
     def forward(self, x: Tensor) -> Tensor:
         h = self.norm1(x)
@@ -70,9 +64,8 @@ class PictureAttention(nn.Module):
     def __init__(self, channels: int, attend: AttendPicture, style: Style) -> None:
         super().__init__()
         self.attend = attend
-        self.in_place = style.in_place
-        self.norm = normalise(channels)
-        self.q, self.k, self.v, self.proj_out = (nn.Conv2d(channels, channels, 1) for _ in range(4))
+        self.norm = GroupNorm(channels, style)
+        self.q, self.k, self.v, self.proj_out = (Conv(channels, channels, 1) for _ in range(4))
 
     def forward(self, x: Tensor) -> Tensor:
         h = self.norm(x)
@@ -104,7 +97,7 @@ class Enlarge(nn.Module):
 
     def __init__(self, channels: int) -> None:
         super().__init__()
-        self.conv = nn.Conv2d(channels, channels, 3, padding=1)
+        self.conv = Conv(channels, channels)
 
     def forward(self, x: Tensor) -> Tensor:
         x = functional.interpolate(x, scale_factor=2.0, mode="nearest")
@@ -116,7 +109,7 @@ class Shrink(nn.Module):
 
     def __init__(self, channels: int) -> None:
         super().__init__()
-        self.conv = nn.Conv2d(channels, channels, 3, stride=2)
+        self.conv = Conv(channels, channels, stride=2, padding=0)
 
     def forward(self, x: Tensor) -> Tensor:
         x = functional.pad(x, (0, 1, 0, 1))
@@ -124,14 +117,15 @@ class Shrink(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Latents to picture, with the convolution that comes before it."""
+    """Latents to picture, with the convolution that comes before it. No host decodes under autocast."""
 
     def __init__(self, shape: VaeShape, attend: AttendPicture, style: Style = FORGE) -> None:
         super().__init__()
+        style = replace(style, fp32_norms=False)
         widths = [shape.channels * item for item in shape.multipliers]
         width = widths[-1]
-        self.post_quant = nn.Conv2d(shape.latents, shape.latents, 1)
-        self.conv_in = nn.Conv2d(shape.latents, width, 3, padding=1)
+        self.post_quant = Conv(shape.latents, shape.latents, 1)
+        self.conv_in = Conv(shape.latents, width)
         self.middle = Middle(width, attend, style)
         self.up = nn.ModuleList()
         for level, outputs in reversed(list(enumerate(widths))):
@@ -140,8 +134,8 @@ class Decoder(nn.Module):
                 width = outputs
             if level:
                 self.up.append(Enlarge(width))
-        self.norm_out = normalise(width)
-        self.conv_out = nn.Conv2d(width, 3, 3, padding=1)
+        self.norm_out = GroupNorm(width, style)
+        self.conv_out = Conv(width, 3)
 
     def forward(self, latents: Tensor) -> Tensor:
         latents = self.post_quant(latents)
@@ -157,14 +151,17 @@ class Decoder(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Picture to latents, with the sampling that comes after it. ``a1111`` keeps every level's result to the end."""
+    """Picture to latents, with the sampling that comes after it.
+
+    ``a1111`` keeps every level's result to the end, and encodes under autocast.
+    """
 
     def __init__(self, shape: VaeShape, attend: AttendPicture, style: Style = FORGE) -> None:
         super().__init__()
         self.keep_all = not style.in_place
         widths = [shape.channels * item for item in shape.multipliers]
         width = shape.channels
-        self.conv_in = nn.Conv2d(3, width, 3, padding=1)
+        self.conv_in = Conv(3, width)
         self.down = nn.ModuleList()
         for level, outputs in enumerate(widths):
             for _ in range(shape.blocks_per_level):
@@ -173,9 +170,9 @@ class Encoder(nn.Module):
             if level + 1 < len(widths):
                 self.down.append(Shrink(width))
         self.middle = Middle(width, attend, style)
-        self.norm_out = normalise(width)
-        self.conv_out = nn.Conv2d(width, 2 * shape.latents, 3, padding=1)
-        self.quant = nn.Conv2d(2 * shape.latents, 2 * shape.latents, 1)
+        self.norm_out = GroupNorm(width, style)
+        self.conv_out = Conv(width, 2 * shape.latents)
+        self.quant = Conv(2 * shape.latents, 2 * shape.latents, 1)
 
     def _moments(self, picture: Tensor) -> Tensor:
         h = self.conv_in(picture)
