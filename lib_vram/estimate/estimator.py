@@ -23,6 +23,7 @@ from lib_vram.estimate.result import Estimate, PhaseEstimate, PhaseName, Verdict
 from lib_vram.estimate.timeline import timeline
 from lib_vram.estimate.weights import ModelWeights, weights_of
 from lib_vram.message import Message, say
+from lib_vram.physics.attention import SELF_SLICING
 from lib_vram.physics.component import Component, ComponentMemory
 from lib_vram.request import Request
 
@@ -57,8 +58,8 @@ def measure(request: Request, physics: Physics = COMPUTED) -> tuple[tuple[Measur
 def could_fit(request: Request, physics: Physics = COMPUTED) -> bool:
     """Return whether ``request`` is not ruled out: a necessary condition that more pixels never make true.
 
-    It compares the floor of each part, with fused attention, cond and uncond apart and one picture at a time
-    in the VAE, and the least that the host can keep on the device. Where it is false :func:`estimate` says
+    It compares the floor of each part, with cond and uncond apart and one picture at a time in the VAE on Forge,
+    and the least that the host can keep on the device. Where it is false :func:`estimate` says
     ``"wont_fit"``; where it is true, :func:`estimate` decides.
     """
     weights = weights_of(request)
@@ -91,8 +92,11 @@ def runs(request: Request, peaks: Mapping[PhaseName, int], physics: Physics = CO
 
 
 def _leanest(request: Request, component: Component) -> Component:
-    """The same part as the host may run it at the least: Forge halves and splits by itself, A1111 does as told."""
-    lean = replace(component, attention="sdpa")
+    """The same part as the host may run it at the least: Forge halves and splits by itself, A1111 does as told.
+
+    Where attention slices itself, more pixels can need less; there the bound is that of fused attention.
+    """
+    lean = replace(component, attention="sdpa") if component.attention in SELF_SLICING else component
     return replace(lean, cfg=False, batch=1 if _is_vae(lean) else lean.batch) if request.host == "forge" else lean
 
 

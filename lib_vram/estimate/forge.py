@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from lib_vram.estimate.flags import compute_dtype
 from lib_vram.estimate.timeline import LATENT_FACTOR, Sizes, Work, dtype_bytes, forge_tile
 from lib_vram.estimate.weights import ModelWeights, controlnet_bytes
 from lib_vram.physics.component import Component
-from lib_vram.request import Request, WeightsDtype
+from lib_vram.request import Request
 from lib_vram.units import GIB
 
 Decided = tuple[Work, Component, Sizes]
@@ -155,10 +156,9 @@ def models_of(request: Request, work: Work, weights: ModelWeights) -> tuple[Mode
     if work.worker == "vae":
         return (Model("vae", weights.vae_bytes, weights.vae_layer_bytes),)
     unet = Model("unet", weights.unet_bytes, weights.unet_layer_bytes)
-    dtype: WeightsDtype = "fp32" if work.component.dtype == "fp32" else "fp16"
     units = enumerate(request.controlnets)
     return (unet, *(
-        Model(f"controlnet {index}", controlnet_bytes(unit.family, dtype), weights.unet_layer_bytes)
+        Model(f"controlnet {index}", controlnet_bytes(unit.family, compute_dtype(request)), weights.unet_layer_bytes)
         for index, unit in units if unit.kind == "controlnet"
     ))  # fmt: skip
 

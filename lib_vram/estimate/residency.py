@@ -19,10 +19,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from lib_vram.estimate.flags import OffloadMode, offload_mode
+from lib_vram.estimate.flags import OffloadMode, compute_dtype, offload_mode
 from lib_vram.estimate.forge import forge_decides, forge_least
 from lib_vram.estimate.timeline import Sizes, Work, Worker
 from lib_vram.estimate.weights import ModelWeights, controlnet_bytes
+from lib_vram.physics.attention import SELF_SLICING
 from lib_vram.physics.component import Component
 from lib_vram.request import Request
 from lib_vram.units import MIB, round_up
@@ -68,8 +69,10 @@ def place(request: Request, works: tuple[Work, ...], weights: ModelWeights) -> t
     if request.host == "forge":
         empty_bytes = available_bytes(request) - CONTEXT_BYTES
         decided = forge_decides(request, works, weights, empty_bytes)
-        return tuple(Placed(work, component, _with_context(parts)) for work, component, parts in decided)
-    return tuple(Placed(work, work.component, _with_context(_a1111_parts(request, work, weights))) for work in works)
+    else:
+        decided = tuple((work, work.component, _a1111_parts(request, work, weights)) for work in works)
+    room_bytes = available_bytes(request)
+    return tuple(_placed(work, component, _with_context(parts), room_bytes) for work, component, parts in decided)
 
 
 def least_bytes(request: Request, works: tuple[Work, ...], weights: ModelWeights) -> tuple[int, ...]:
@@ -90,6 +93,14 @@ def with_part(placed: Placed, name: str, size_bytes: int) -> Placed:
     return replace(placed, resident=_sorted((*placed.resident, (name, round_up(size_bytes, SEGMENT_BYTES)))))
 
 
+def _placed(work: Work, component: Component, resident: Sizes, room_bytes: int) -> Placed:
+    """Attention that slices itself by free memory is told what it will find free."""
+    if component.attention in SELF_SLICING:
+        free_bytes = max(0, room_bytes - sum(size for _, size in resident))
+        component = replace(component, free_bytes=free_bytes)
+    return Placed(work, component, resident)
+
+
 def _a1111_parts(request: Request, work: Work, weights: ModelWeights) -> Sizes:
     sizes = {
         "unet": weights.unet_bytes,
@@ -108,7 +119,7 @@ def _a1111_controlnets(request: Request, work: Work) -> int:
     for index, unit in enumerate(request.controlnets):
         its_turn = work.worker == "controlnet" and work.unit == index
         if unit.kind == "controlnet" and (its_turn or not unit.low_vram):
-            total += controlnet_bytes(unit.family, "fp32" if work.component.dtype == "fp32" else "fp16")
+            total += controlnet_bytes(unit.family, compute_dtype(request))
     return total
 
 

@@ -19,6 +19,9 @@ from lib_vram.physics.memory import component_trace
 from lib_vram.request import Request
 from lib_vram.units import GIB, KIB, MIB
 
+LAYER_BYTES = 56 * MIB
+"""Size of the blocks in which weights are put on the virtual card: about the largest layer of SD 1.5 and SDXL."""
+
 
 class Replayable(Protocol):
     """What one part allocates and frees, in order."""
@@ -131,10 +134,14 @@ def _run_phase(
 
 
 def _keep(allocator: CachingAllocator, size_bytes: int) -> list[Block]:
-    """Take ``size_bytes``, a multiple of 2 MiB, so that exactly that much is reserved: below 10 MiB in 1 MiB blocks."""
-    if size_bytes >= OWN_SEGMENT_FROM:
-        return [allocator.malloc(size_bytes)]
-    return [allocator.malloc(SMALL_LIMIT) for _ in range(size_bytes // SMALL_LIMIT)]
+    """Take ``size_bytes``, a multiple of 2 MiB, in blocks that reserve exactly that much."""
+    blocks = [LAYER_BYTES] * (size_bytes // LAYER_BYTES)
+    rest_bytes = size_bytes % LAYER_BYTES
+    if rest_bytes >= OWN_SEGMENT_FROM:
+        blocks.append(rest_bytes)
+    else:
+        blocks += [SMALL_LIMIT] * (rest_bytes // SMALL_LIMIT)
+    return [allocator.malloc(size) for size in blocks]
 
 
 def error_text(request: Request, error: DeviceOutOfMemory) -> str:

@@ -8,8 +8,8 @@ from typing import Literal
 
 from lib_vram.estimate.flags import compute_dtype, offload_mode, replayed_conf, uses_two_halves, vae_dtype
 from lib_vram.estimate.result import PhaseName
-from lib_vram.physics.component import Component
-from lib_vram.request import Attention, Request
+from lib_vram.physics.component import CodeHost, Component
+from lib_vram.request import Request
 
 Worker = Literal["text_encoders", "unet", "controlnet", "vae"]
 """Whose weights a piece of work needs."""
@@ -130,7 +130,8 @@ def _sampling(request: Request, phase: PhaseName, width: int, height: int) -> It
     cfg = uses_two_halves(request) and request.batch_cond_uncond
     component = Component(
         family=request.model.family, part="denoise", width=width, height=height, batch=request.batch_size,
-        dtype=compute_dtype(request), attention=request.attention, cfg=cfg, alloc_conf=replayed_conf(request.alloc_conf),
+        dtype=compute_dtype(request), attention=request.attention, cfg=cfg,
+        alloc_conf=replayed_conf(request.alloc_conf), host=code_host(request),
     )  # fmt: skip
     yield from sampling_works(request, phase, component)
 
@@ -170,6 +171,7 @@ def _control_component(request: Request, unet: Component, unit: int) -> Componen
     return Component(
         family=request.controlnets[unit].family, part="controlnet", width=unet.width, height=unet.height,
         batch=unet.batch, dtype=unet.dtype, attention=unet.attention, cfg=unet.cfg, alloc_conf=unet.alloc_conf,
+        host=unet.host,
     )  # fmt: skip
 
 
@@ -225,7 +227,7 @@ def _vae_component(
     tile = vae_tile(request, part)
     return Component(
         family=request.model.family, part=part, width=width, height=height, batch=1 if tile else batch,
-        dtype=vae_dtype(request), attention=vae_attention(request), cfg=False,
+        dtype=vae_dtype(request), attention=request.attention, cfg=False, host=code_host(request),
         tile=tile if tile and tile < max(width, height) else None, alloc_conf=replayed_conf(request.alloc_conf),
     )  # fmt: skip
 
@@ -244,13 +246,9 @@ def forge_tile(request: Request) -> int | None:
     return FORGE_TILE if request.forge.never_oom_vae or request.vae.tiled else None
 
 
-def vae_attention(request: Request) -> Attention:
-    """Return how the VAE's one attention block works.
-
-    A1111 hands three-dimensional tensors to ``scaled_dot_product_attention``, which then takes the path with
-    whole score matrices (modules/sd_hijack_optimizations.py, ``sdp_attnblock_forward``); Forge hands four.
-    """
-    return "math" if request.host == "a1111" and request.attention == "sdpa" else request.attention
+def code_host(request: Request) -> CodeHost:
+    """Return whose form of the model code runs."""
+    return "a1111" if request.host == "a1111" else "forge"
 
 
 def _detailer(request: Request, width: int, height: int) -> Iterator[Work]:

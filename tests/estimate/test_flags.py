@@ -1,0 +1,55 @@
+"""What the hosts' flags mean for memory."""
+
+from __future__ import annotations
+
+import pytest
+
+from lib_vram.errors import BadInput
+from lib_vram.estimate.flags import compute_dtype, offload_mode, replayed_conf, unet_dtype, uses_two_halves, vae_dtype
+from tests.estimate.stand_in import a_request
+
+
+@pytest.mark.parametrize(
+    ("family", "flags", "mode"),
+    [
+        ("sd15", [], "normal"),
+        ("sd15", ["--medvram"], "medvram"),
+        ("sd15", ["--medvram-sdxl"], "normal"),
+        ("sdxl", ["--medvram-sdxl"], "medvram"),
+        ("sdxl", ["--medvram", "--lowvram"], "lowvram"),
+    ],
+)
+def test_medvram_sdxl_counts_for_sdxl_only_and_lowvram_wins(family, flags, mode):
+    assert offload_mode(a_request(model={"family": family}, host_args=flags)) == mode
+
+
+@pytest.mark.parametrize(
+    ("host", "flags", "dtypes"),
+    [
+        ("a1111", [], ("fp16", "fp16", "fp16")),
+        ("a1111", ["--no-half"], ("fp32", "fp32", "fp32")),
+        ("a1111", ["--no-half-vae"], ("fp16", "fp16", "fp32")),
+        ("a1111", ["--precision", "full"], ("fp32", "fp16", "fp16")),
+        ("a1111", ["--precision=full", "--no-half"], ("fp32", "fp32", "fp32")),
+        ("a1111", ["--precision", "autocast"], ("fp16", "fp16", "fp16")),
+        ("a1111", ["--upcast-sampling"], ("fp16", "fp16", "fp16")),
+        ("forge", ["--no-half"], ("fp16", "fp16", "fp16")),
+        ("forge", ["--all-in-fp32"], ("fp32", "fp32", "fp16")),
+        ("forge", ["--vae-in-fp32"], ("fp16", "fp16", "fp32")),
+    ],
+)
+def test_precision_flags_decide_activations_weights_and_vae(host, flags, dtypes):
+    request = a_request(host=host, host_args=flags)
+    assert (compute_dtype(request), unet_dtype(request), vae_dtype(request)) == dtypes
+
+
+@pytest.mark.parametrize(("host", "cfg", "two"), [("a1111", 1.0, True), ("forge", 1.0, False), ("forge", 7.0, True)])
+def test_a1111_computes_the_unconditional_half_even_at_a_cfg_scale_of_1(host, cfg, two):
+    assert uses_two_halves(a_request(host=host, cfg_scale=cfg)) is two
+
+
+def test_an_allocator_setting_that_is_not_modelled_falls_back_to_the_default():
+    assert replayed_conf("backend:cudaMallocAsync") == ""
+    assert replayed_conf("expandable_segments:True") == "expandable_segments:True"
+    with pytest.raises(BadInput):
+        replayed_conf("no_such_option:1")

@@ -1,0 +1,161 @@
+"""The pieces of work of a generation, in order, with their sizes."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lib_vram.estimate.timeline import control_outputs_bytes, latent_floor, timeline, upscaled_size
+from lib_vram.units import KIB, MIB
+from tests.estimate.stand_in import a_request
+
+
+def told(request):
+    """Return the works as ``phase worker width×height batch``."""
+    return [
+        f"{work.phase} {work.worker} {work.component.width}×{work.component.height} "
+        f"{work.component.batch}{'+' if work.component.cfg else ''}"
+        for work in timeline(request)
+    ]
+
+
+def test_txt2img_encodes_text_samples_and_decodes_one_picture_at_a_time():
+    assert told(a_request(width=512, height=768, batch_size=4)) == [
+        "text_encode text_encoders 512×512 1",
+        "sampling unet 512×768 4+",
+        "vae_decode vae 512×768 1",
+    ]
+
+
+def test_forge_may_decode_all_pictures_at_once():
+    assert told(a_request(host="forge", batch_size=4))[-1] == "vae_decode vae 512×512 4"
+
+
+def test_img2img_encodes_the_picture_first_and_has_no_second_pass():
+    assert told(a_request(mode="img2img", hires={}))[:2] == [
+        "vae_encode vae 512×512 1",
+        "text_encode text_encoders 512×512 1",
+    ]
+    assert len(timeline(a_request(mode="img2img", hires={}))) == 4
+
+
+def test_a_latent_upscaler_needs_no_decode_in_between():
+    assert told(a_request(hires={"scale": 1.5}))[1:] == [
+        "sampling unet 512×512 1+",
+        "hires_sampling unet 768×768 1+",
+        "vae_decode vae 768×768 1",
+    ]
+
+
+def test_an_image_upscaler_decodes_and_encodes_in_between():
+    assert told(a_request(hires={"scale": 1.5, "upscaler": "Lanczos"}))[1:] == [
+        "sampling unet 512×512 1+",
+        "hires_upscale vae 512×512 1",
+        "hires_upscale vae 768×768 1",
+        "hires_sampling unet 768×768 1+",
+        "vae_decode vae 768×768 1",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("hires", "size"),
+    [
+        ({"scale": 2.0}, (1024, 1536)),
+        ({"width": 1024, "height": 1024}, (1024, 1536)),
+        ({"width": 2048, "height": 1536}, (2048, 3072)),
+        ({"width": 512, "height": 1536}, (1024, 1536)),
+        ({"width": 768}, (768, 1152)),
+    ],
+)
+def test_the_first_pass_is_enlarged_until_it_covers_the_second(hires, size):
+    assert upscaled_size(a_request(width=512, height=768, hires=hires)) == size
+
+
+def test_controlnets_take_their_turns_before_the_unet_which_holds_their_outputs():
+    works = timeline(a_request(controlnets=[{"family": "sd15"}, {"family": "sd15"}]))
+    assert [work.worker for work in works] == ["text_encoders", "controlnet", "controlnet", "unet", "vae"]
+    assert [dict(work.held).get("control_outputs", 0) for work in works[1:4]] == [0, 26_869_760, 26_869_760]
+
+
+def test_control_outputs_are_the_residuals_of_every_level():
+    unet = timeline(a_request(width=512, height=512))[1].component
+    cells = 3 * 320 * 64**2 + (320 + 640 + 640) * 32**2 + (640 + 1280 + 1280) * 16**2 + 4 * 1280 * 8**2
+    assert control_outputs_bytes(unet) == 2 * 2 * cells
+
+
+def test_latents_and_hints_are_held_while_sampling():
+    work = timeline(a_request(width=1024, height=1024, controlnets=[{"family": "sd15"}]))[1]
+    assert dict(work.held) == {"latents": 12 * 256 * KIB, "images": 2 * 3 * 1024 * 1024 * 2}
+
+
+def test_encoding_holds_the_whole_batch_twice():
+    work = timeline(a_request(mode="img2img", batch_size=4))[0]
+    assert dict(work.held) == {"images": 2 * 4 * 3 * 512 * 512 * 2}
+    forge = timeline(a_request(host="forge", mode="img2img", batch_size=4))[0]
+    assert dict(forge.held) == {"images": 2 * 4 * 3 * 512 * 512 * 4}
+
+
+@pytest.mark.parametrize(
+    ("host", "vae", "forge", "tile"),
+    [
+        ("a1111", {"tiled": True}, {}, 768),
+        ("a1111", {"tiled": True, "tile_size": 512}, {}, 512),
+        ("a1111", {"tiled": False, "tile_size": 512}, {}, None),
+        ("a1111", {"tiled": True, "tile_size": 1024}, {}, None),
+        ("forge", {}, {"never_oom_vae": True}, 512),
+        ("forge", {}, {}, None),
+    ],
+)
+def test_tiles_are_the_host_s_and_a_picture_no_larger_than_a_tile_is_not_cut(host, vae, forge, tile):
+    request = a_request(host=host, vae=vae, forge=forge, width=1024, height=1024)
+    assert timeline(request)[-1].component.tile == tile
+
+
+def test_a1111_s_tiles_are_for_decoding_only_and_forge_s_for_both():
+    a1111 = a_request(mode="img2img", width=1024, height=1024, vae={"tiled": True})
+    forge = a_request(host="forge", mode="img2img", width=1024, height=1024, forge={"never_oom_vae": True})
+    assert (timeline(a1111)[0].component.tile, timeline(forge)[0].component.tile) == (None, 512)
+
+
+@pytest.mark.parametrize("host", ["a1111", "forge"])
+def test_the_host_s_own_form_of_the_code_runs(host):
+    works = timeline(a_request(host=host, attention="split", controlnets=[{"family": "sd15"}]))[1:]
+    assert {(work.component.host, work.component.attention) for work in works} == {(host, "split")}
+
+
+@pytest.mark.parametrize(
+    ("host", "flags", "beside"),
+    [("a1111", [], "vae_decode"), ("a1111", ["--medvram"], None), ("forge", [], None)],
+)
+def test_only_a1111_without_medvram_decodes_full_previews_beside_the_unet(host, flags, beside):
+    work = timeline(a_request(host=host, host_args=flags, live_preview="full"))[1]
+    assert (work.beside and work.beside.part) == beside
+
+
+def test_taesd_previews_are_held_where_they_run_beside():
+    assert dict(timeline(a_request(live_preview="taesd"))[1].held)["live_preview"] == 384 * 512 * 512
+    assert "live_preview" not in dict(timeline(a_request(live_preview="taesd", host_args=["--lowvram"]))[1].held)
+    assert "live_preview" not in dict(timeline(a_request(live_preview="approx"))[1].held)
+
+
+def test_a_detailer_repaints_one_crop_at_a_time():
+    works = timeline(a_request(batch_size=4, detailer={"width": 768, "height": 768}))
+    detailer = [f"{work.component.part} {work.component.width} {work.component.batch}" for work in works[3:]]
+    assert detailer == ["vae_encode 768 1", "text_encode 512 1", "denoise 768 1", "vae_decode 768 1"]
+
+
+def test_cond_and_uncond_apart_halve_what_the_unet_sees():
+    assert told(a_request(batch_size=2, batch_cond_uncond=False))[1] == "sampling unet 512×512 2"
+    assert told(a_request(host="forge", batch_size=2, cfg_scale=1.0))[1] == "sampling unet 512×512 2"
+
+
+@given(st.integers(64, 16384))
+def test_a_size_is_cut_to_whole_rows_of_the_latent(pixels):
+    assert pixels - 8 < latent_floor(pixels) <= pixels
+    assert latent_floor(pixels) % 8 == 0
+
+
+def test_the_largest_control_outputs_are_no_surprise():
+    unet = timeline(a_request(model={"family": "sdxl"}, width=1024, height=1024))[1].component
+    assert control_outputs_bytes(unet) // MIB == 102

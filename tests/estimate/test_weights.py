@@ -1,0 +1,165 @@
+"""What the parts weigh is counted, not remembered: the counts are added up here once more from the configurations."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from lib_vram.errors import BadInput
+from lib_vram.estimate.weights import ARCHITECTURES, controlnet_bytes, weights_of
+from lib_vram.model.inspect import Checkpoint, ComponentWeights
+from lib_vram.units import MIB
+from tests.estimate.stand_in import a_request
+
+
+def conv(inputs: int, outputs: int, kernel: int) -> int:
+    return inputs * outputs * kernel * kernel + outputs
+
+
+def linear(inputs: int, outputs: int, bias: bool = True) -> int:
+    return inputs * outputs + (outputs if bias else 0)
+
+
+def resnet(inputs: int, outputs: int) -> int:
+    shortcut = conv(inputs, outputs, 1) if inputs != outputs else 0
+    return (
+        2 * inputs
+        + conv(inputs, outputs, 3)
+        + linear(1280, outputs)
+        + 2 * outputs
+        + conv(outputs, outputs, 3)
+        + shortcut
+    )
+
+
+def transformer(channels: int, depth: int, context: int) -> int:
+    self_attention = 3 * linear(channels, channels, False) + linear(channels, channels)
+    cross_attention = (
+        linear(channels, channels, False) + 2 * linear(context, channels, False) + linear(channels, channels)
+    )
+    feed_forward = linear(channels, 8 * channels) + linear(4 * channels, channels)
+    block = 3 * 2 * channels + self_attention + cross_attention + feed_forward
+    return 2 * channels + 2 * linear(channels, channels) + depth * block
+
+
+def count(
+    mults: tuple[int, ...], depths: tuple[int, ...], context: int, vector: int, middle_depth: int
+) -> dict[str, int]:
+    """Add up the UNet, its largest block with what --lowvram leaves beside it, and its ControlNet."""
+    width = channels = 320
+    time = linear(width, 1280) + linear(1280, 1280)
+    label = linear(vector, 1280) + linear(1280, 1280) if vector else 0
+    blocks, skips = [conv(4, width, 3)], [width]
+    for level, (mult, depth) in enumerate(zip(mults, depths, strict=True)):
+        for _ in range(2):
+            blocks.append(resnet(channels, width * mult) + (transformer(width * mult, depth, context) if depth else 0))
+            channels = width * mult
+            skips.append(channels)
+        if level < len(mults) - 1:
+            blocks.append(conv(channels, channels, 3))
+            skips.append(channels)
+    encoder = sum(blocks)
+    zero = sum(conv(channels, channels, 1) for channels in [*skips, channels])
+    hint = [(3, 16), (16, 16), (16, 32), (32, 32), (32, 96), (96, 96), (96, 256), (256, 320)]
+    middle = 2 * resnet(channels, channels) + transformer(channels, middle_depth, context)
+    control = time + label + encoder + middle + zero + sum(conv(*pair, 3) for pair in hint)
+    for level in reversed(range(len(mults))):
+        for turn in range(3):
+            block = resnet(channels + skips.pop(), width * mults[level])
+            channels = width * mults[level]
+            block += transformer(channels, depths[level], context) if depths[level] else 0
+            blocks.append(block + (conv(channels, channels, 3) if level and turn == 2 else 0))
+    last = 2 * channels + conv(channels, 4, 3)
+    return {
+        "unet": time + label + sum(blocks) + middle + last,
+        "block": max(middle, *blocks) + last + label,
+        "controlnet": control,
+    }
+
+
+@pytest.mark.parametrize(
+    ("family", "configuration"),
+    [("sd15", ((1, 2, 4, 4), (1, 1, 1, 0), 768, 0, 1)), ("sdxl", ((1, 2, 4), (0, 2, 10), 2048, 2816, 10))],
+)
+def test_counts_are_those_of_the_published_configuration(family, configuration):
+    known = ARCHITECTURES[family]
+    assert count(*configuration) == {"unet": known.unet, "block": known.block, "controlnet": known.controlnet}
+
+
+@pytest.mark.parametrize(
+    ("family", "host", "unet", "text", "vae"),
+    [
+        ("sd15", "a1111", 1639.4, 234.7, 159.56),
+        ("sdxl", "a1111", 4897.05, 1559.7, 159.56),
+        ("sdxl", "forge", 4897.05, 2144.35, 159.56),
+    ],
+)
+def test_known_models_weigh_what_the_hosts_report_in_mib(family, host, unet, text, vae):
+    weights = weights_of(a_request(host=host, model={"family": family}))
+    assert weights.unet_bytes / MIB == pytest.approx(unet, abs=0.06)
+    assert weights.text_encoders_bytes / MIB == pytest.approx(text, abs=0.06)
+    assert weights.vae_bytes / MIB == pytest.approx(vae, abs=0.006)
+
+
+def test_controlnets_weigh_689_and_2386_mib():
+    assert round(controlnet_bytes("sd15", "fp16") / MIB) == 689
+    assert round(controlnet_bytes("sdxl", "fp16") / MIB) == 2386
+    assert controlnet_bytes("flux1", "fp16") == 0
+
+
+def test_full_precision_doubles_everything():
+    half, full = weights_of(a_request()), weights_of(a_request(host_args=["--no-half"]))
+    assert (full.unet_bytes, full.text_encoders_bytes, full.vae_bytes) == (
+        2 * half.unet_bytes,
+        2 * half.text_encoders_bytes,
+        2 * half.vae_bytes,
+    )
+
+
+def test_a_quantised_unet_leaves_the_rest_in_half_precision():
+    weights = weights_of(a_request(model={"family": "sdxl", "weights_dtype": "fp8"}))
+    assert (weights.unet_bytes, weights.text_encoders_bytes) == (2_567_463_684, 2 * 817_720_321)
+
+
+def test_a_family_that_is_not_known_has_no_weights():
+    assert weights_of(a_request(model={"family": "flux1"})) is None
+
+
+CHECKPOINT = Checkpoint(
+    "sd15",
+    (
+        ComponentWeights("unet", "fp32", 1000, 4000),
+        ComponentWeights("text_encoder", "fp16", 200, 400),
+        ComponentWeights("text_encoder_2", "fp16", 300, 600),
+        ComponentWeights("other", "fp32", 7, 28),
+    ),
+    (),
+)
+
+
+def test_a_checkpoint_s_header_decides_and_the_host_s_dtype_gives_the_bytes():
+    weights = weights_of(
+        a_request(model={"family": "sd15", "checkpoint": "model.safetensors"}), lambda path: CHECKPOINT
+    )
+    assert (weights.unet_bytes, weights.text_encoders_bytes, weights.vae_bytes) == (2000, 1000, 2 * 83_653_863)
+    assert weights.notes == ()
+
+
+def test_a_checkpoint_of_another_family_is_said():
+    other = replace(CHECKPOINT, family="sdxl")
+    weights = weights_of(a_request(model={"family": "sd15", "checkpoint": "x.safetensors"}), lambda path: other)
+    assert [str(note) for note in weights.notes] == ["The checkpoint file looks like sdxl, the request says sd15."]
+
+
+def broken(path: str) -> Checkpoint:
+    raise BadInput("checkpoint", got=path, takes="a model file")
+
+
+@pytest.mark.parametrize("inspect", [broken, lambda path: replace(CHECKPOINT, components=())])
+def test_a_checkpoint_that_cannot_be_read_leaves_the_family_s_weights(inspect):
+    weights = weights_of(a_request(model={"family": "sd15", "checkpoint": "folder"}), inspect)
+    assert weights.unet_bytes == 2 * 859_520_964
+    assert [str(note) for note in weights.notes] == [
+        "The checkpoint file could not be read: the weights are those of the family sd15."
+    ]

@@ -1,0 +1,148 @@
+"""The rungs of the ladder, one by one."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lib_vram.plan.adjustments import LADDER, same_aspect, smaller_sizes
+from lib_vram.plan.result import COSTS
+from tests.estimate.stand_in import a_request
+
+BATCH, TILE, APART, HIRES, SIZE = LADDER
+
+
+def test_the_ladder_goes_from_harmless_to_harmful():
+    assert [rung.id for rung in LADDER] == [
+        "batch_to_count", "vae_tiled", "cond_uncond_apart", "hires_scale", "smaller_size",
+    ]  # fmt: skip
+    costs = [COSTS.index(rung.costs) for rung in LADDER]
+    assert costs == sorted(costs)
+
+
+@pytest.mark.parametrize(
+    ("size", "count", "sizes"), [(4, 1, (2, 1)), (3, 2, (2, 1)), (1, 5, ()), (6, 2, (4, 3, 2, 1)), (7, 1, (1,))]
+)
+def test_smaller_batches_that_give_the_same_number_of_images(size, count, sizes):
+    request = a_request(batch_size=size, batch_count=count)
+    assert BATCH.candidates(request) == sizes
+    assert all(BATCH.apply(request, smaller).images == size * count for smaller in sizes)
+
+
+def test_the_batch_step_reads_as_a_person_would_say_it():
+    before = a_request(batch_size=4)
+    assert str(BATCH.text(before, BATCH.apply(before, 1))) == (
+        "Batch size 4 → 1, batch count 1 → 4: same images and seeds, one after the other"
+    )
+
+
+@pytest.mark.parametrize(
+    ("vae", "first", "how_many"),
+    [({}, 1024, 13), ({"tiled": True}, 704, 8), ({"tiled": True, "tile_size": 320}, 256, 1)],
+)
+def test_tiles_go_down_from_1024_to_256_or_from_what_they_are(vae, first, how_many):
+    tiles = TILE.candidates(a_request(vae=vae))
+    assert (tiles[0], tiles[-1], len(tiles)) == (first, 256, how_many)
+
+
+def test_smaller_tiles_say_what_they_were():
+    before = a_request(vae={"tiled": True})
+    assert str(TILE.text(before, TILE.apply(before, 512))) == (
+        "VAE tiles 768 → 512 pixels: the same picture to the eye, a slower last step"
+    )
+
+
+@pytest.mark.parametrize(("forge", "candidates"), [({}, (True,)), ({"never_oom_vae": True}, ())])
+def test_forge_has_one_switch_for_tiles(forge, candidates):
+    request = a_request(host="forge", forge=forge)
+    assert TILE.candidates(request) == candidates
+    assert TILE.apply(request, True).forge.never_oom_vae
+
+
+@pytest.mark.parametrize(
+    ("host", "changes", "candidates"),
+    [
+        ("a1111", {}, (False,)),
+        ("a1111", {"cfg_scale": 1.0}, (False,)),
+        ("a1111", {"batch_cond_uncond": False}, ()),
+        ("forge", {}, (False,)),
+        ("forge", {"cfg_scale": 1.0}, ()),
+    ],
+)
+def test_cond_and_uncond_can_be_put_apart_where_both_are_computed(host, changes, candidates):
+    assert APART.candidates(a_request(host=host, **changes)) == candidates
+
+
+@pytest.mark.parametrize(
+    ("hires", "candidates"),
+    [
+        ({"scale": 1.2}, (1.15, 1.1, 1.05)),
+        ({"scale": 1.13}, (1.1, 1.05)),
+        ({"scale": 1.05}, ()),
+        ({"width": 544}, (536, 528, 520)),
+        ({"height": 530}, (528, 520)),
+        ({"width": 536, "height": 804}, ((536, 800), (528, 792), (520, 784), (520, 776), (512, 768), (504, 760))),
+    ],
+)
+def test_the_second_pass_gets_smaller_down_to_the_first(hires, candidates):
+    request = a_request(hires=hires)
+    found = HIRES.candidates(request)
+    assert found[: len(candidates)] == candidates
+    if not ("width" in hires and "height" in hires):
+        assert found == candidates
+
+
+def test_a_second_pass_of_img2img_is_not_there():
+    assert HIRES.candidates(a_request(mode="img2img", hires={})) == ()
+    assert HIRES.candidates(a_request()) == ()
+
+
+@pytest.mark.parametrize(
+    ("hires", "candidate", "size"),
+    [
+        ({"scale": 2.0}, 1.5, (768, 768)),
+        ({"width": 1024}, 768, (768, 768)),
+        ({"height": 1024}, 768, (768, 768)),
+        ({"width": 1024, "height": 1536}, (512, 768), (512, 768)),
+    ],
+)
+def test_a_smaller_second_pass_is_written_where_the_size_came_from(hires, candidate, size):
+    assert HIRES.apply(a_request(hires=hires), candidate).hires_size() == size
+
+
+def test_hires_steps_say_scale_or_size():
+    scale, size = a_request(hires={"scale": 2.0}), a_request(hires={"width": 1024, "height": 1536})
+    assert str(HIRES.text(scale, HIRES.apply(scale, 1.65))) == (
+        "Hires. fix upscale by 2.0 → 1.65: the same composition, less detail"
+    )
+    assert str(HIRES.text(size, HIRES.apply(size, (512, 768)))) == (
+        "Hires. fix size 1024×1536 → 512×768: the same composition, less detail"
+    )
+
+
+@given(st.integers(64, 16384), st.integers(64, 16384))
+def test_smaller_sizes_keep_the_shape_to_one_latent_row_on_multiples_of_8(width, height):
+    sizes = smaller_sizes(width, height)
+    for new_width, new_height in (*sizes[:20], *sizes[-20:]):
+        assert new_width % 8 == new_height % 8 == 0
+        assert 64 <= new_width <= width and 64 <= new_height <= height
+        if width >= height:
+            assert abs(new_height - new_width * height / width) <= 8
+        else:
+            assert abs(new_width - new_height * width / height) <= 8
+
+
+def test_smaller_sizes_miss_none_on_the_longer_side():
+    assert [size[1] for size in smaller_sizes(512, 768)][:4] == [760, 752, 744, 736]
+    assert smaller_sizes(72, 72) == ((64, 64),)
+    assert smaller_sizes(64, 64) == ()
+
+
+def test_a_size_that_is_not_on_multiples_of_8_is_only_lowered():
+    assert smaller_sizes(1001, 1003)[0] == (1000, 1000)
+
+
+def test_the_same_shape_at_another_size():
+    assert same_aspect(512, 768, 1536) == (1024, 1536)
+    assert same_aspect(1920, 1080, 1280) == (1280, 720)
