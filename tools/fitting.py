@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 from itertools import combinations
+from math import ceil
 
 from lib_vram.physics.profile import (
     ALLOC, ATTEND, FREE, LOOP, REPEAT, SCRATCH, SYMBOLS, CallShape, Profile, Term, Token, halvings, monomials,
@@ -20,8 +21,9 @@ class DoesNotFit(Exception):
     """The traces cannot be described by one profile; the message says which event and why."""
 
 
-def fit(name: str, parameters: int, settings: Sequence[Setting], traces: Sequence[RawTrace]) -> Profile:
-    """Return the profile that gives every trace back exactly.
+def fit(name: str, parameters: int, settings: Sequence[Setting], traces: Sequence[RawTrace],
+        workspace_share: Fraction = Fraction(1)) -> Profile:  # fmt: skip
+    """Return the profile that gives every trace back exactly, with ``workspace_share`` of each workspace.
 
     Raises:
         DoesNotFit: the events differ between sizes, or a size is not a sum of monomials.
@@ -29,14 +31,15 @@ def fit(name: str, parameters: int, settings: Sequence[Setting], traces: Sequenc
     kinds = [[kind for kind, _ in trace.events] for trace in traces]
     if any(other != kinds[0] for other in kinds[1:]):
         raise DoesNotFit(f"{name}: the order of events changes with the size")
-    fitter = _Fitter(settings)
+    fitter = _Fitter(settings, workspace_share)
     tokens = [fitter.token(name, index, [trace.events[index] for trace in traces]) for index in range(len(kinds[0]))]
     steps = [token for token in tokens if token is not None]
     return Profile(name, parameters, tuple(fitter.terms), tuple(fitter.calls), compress(steps))
 
 
 class _Fitter:
-    def __init__(self, settings: Sequence[Setting]) -> None:
+    def __init__(self, settings: Sequence[Setting], share: Fraction) -> None:
+        self.share = share
         self.rows = [monomials(item.batch, item.rows, item.columns) for item in settings]
         self.settings = settings
         self.terms: dict[Term, int] = {}
@@ -58,18 +61,19 @@ class _Fitter:
                 return FREE, len(self._order) - self._order[first[0]]
             if kind == "workspace":
                 parts = [self._term([values[part] for _, values in events]) for part in range(3)]
-                return SCRATCH, self._number(parts)
+                return SCRATCH, self._number(parts, self.share)
             self._attends = True
             return ATTEND, self._call([values for _, values in events])
         except DoesNotFit as fault:
             raise DoesNotFit(f"{name}, event {index}, {kind}: {fault}") from None
 
-    def _number(self, parts: list[Term]) -> int:
+    def _number(self, parts: list[Term], share: Fraction = Fraction(1)) -> int:
         total: dict[int, int] = {}
         for part in parts:
             for monomial, factor in part:
                 total[monomial] = total.get(monomial, 0) + factor
-        return self.terms.setdefault(tuple(sorted(total.items())), len(self.terms))
+        term = tuple((monomial, ceil(factor * share)) for monomial, factor in sorted(total.items()))
+        return self.terms.setdefault(term, len(self.terms))
 
     def _term(self, sizes: list[int]) -> Term:
         key = tuple(sizes)

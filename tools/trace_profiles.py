@@ -11,9 +11,11 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -34,6 +36,9 @@ from tools.meta.vae import Decoder, Encoder, VaeShape  # noqa: E402
 
 DTYPES = {"fp16": torch.float16, "fp32": torch.float32}
 STYLES = {"forge": FORGE, "a1111": A1111}
+FP32_WORKSPACE_SHARE = Fraction(27, 64)
+"""How much of input + output + weights an fp32 convolution takes as workspace. From the one published case: SDXL's
+VAE with fp32 outer layers at 1024 × 1024, 20 % above its live peak (InvokeAI PR 7673; GPU and torch not given)."""
 FITTED = (Setting(2, 104, 72), Setting(4, 59, 83), Setting(6, 37, 41), Setting(3, 47, 101), Setting(5, 97, 29))
 """Sizes that a profile is made from: batch and latent rows and columns without common factors, odd ones among them."""
 
@@ -145,6 +150,28 @@ def text_encode(family: str, dtype: torch.dtype, style: Style, attend: Mark = ma
     )
 
 
+def diffusers_vae(dtype: torch.dtype) -> dict[str, Traced]:
+    """Return diffusers' own decoder and encoder, by part. Their attention is torch's fused one."""
+    from diffusers import AutoencoderKL
+
+    widths = (128, 256, 512, 512)
+    vae = on_meta(
+        partial(
+            AutoencoderKL, block_out_channels=widths, latent_channels=4, layers_per_block=2,
+            down_block_types=("DownEncoderBlock2D",) * len(widths), up_block_types=("UpDecoderBlock2D",) * len(widths),
+        ),
+        dtype,
+    )  # fmt: skip
+
+    def decode(at: Setting) -> object:
+        return vae.decode(torch.empty(at.batch, 4, at.rows, at.columns, dtype=dtype, device="meta"))
+
+    def encode(at: Setting) -> object:
+        return vae.encode(torch.empty(at.batch, 3, at.rows * 8, at.columns * 8, dtype=dtype, device="meta"))
+
+    return {"vae_decode": Traced(vae, decode), "vae_encode": Traced(vae, encode)}
+
+
 PARTS = {
     "denoise": denoise,
     "controlnet": controlnet,
@@ -158,7 +185,7 @@ SHARED_VAE = "sd15"
 """SD 1.5 and SDXL have the same VAE; its profile is stored once."""
 
 
-def wanted() -> Iterable[tuple[str, Traced]]:
+def wanted() -> Iterator[tuple[str, Traced]]:
     """Return every profile's name and module."""
     for part, make in PARTS.items():
         for family in UNETS:
@@ -169,11 +196,18 @@ def wanted() -> Iterable[tuple[str, Traced]]:
                     continue
                 for dtype_name, dtype in DTYPES.items():
                     yield f"{family}-{part}-{dtype_name}-{style_name}", make(family, dtype, style)
+    if find_spec("diffusers") is None:
+        print("diffusers is not installed: its profiles are left as they are")
+        return
+    for dtype_name, dtype in DTYPES.items():
+        for part, traced in diffusers_vae(dtype).items():
+            yield f"{SHARED_VAE}-{part}-{dtype_name}-diffusers", traced
 
 
 def build(name: str, traced: Traced) -> Profile:
     """Return the profile of one module."""
-    return fit(name, traced.parameters, FITTED, [traced.at(setting) for setting in FITTED])
+    share = FP32_WORKSPACE_SHARE if "-fp32-" in name else Fraction(1)
+    return fit(name, traced.parameters, FITTED, [traced.at(setting) for setting in FITTED], share)
 
 
 def text_of(profile: Profile) -> str:

@@ -238,7 +238,7 @@ class CachingAllocator:
         limit = self.limit_bytes
         if limit is not None and self.reserved_bytes + wanted > limit:
             self._note_limit(self.reserved_bytes + wanted)
-            self._release_oversize(wanted)
+            self._release_oversize(size)
             if self.reserved_bytes + wanted > limit:
                 self.empty_cache()
             if self.reserved_bytes + wanted > limit:
@@ -274,16 +274,17 @@ class CachingAllocator:
         self._is_free[block] = False
         self._unused.append(block)
 
-    def _release_oversize(self, wanted: int) -> None:
-        """With a split limit, blocks above it are given back first: one that is enough, or the largest until it is."""
+    def _release_oversize(self, size: int) -> None:
+        """With a split limit, blocks above it are given back first: one that is enough, or the largest until they are."""
         limit = self.conf.max_split_bytes
         if limit == NO_SPLIT_LIMIT:
             return
-        place = bisect_left(self._large, max(wanted, limit) << _SIZE_SHIFT)
+        enough = max(size, limit)
+        place = bisect_left(self._large, enough << _SIZE_SHIFT)
         oversize = self._large[bisect_left(self._large, limit << _SIZE_SHIFT):]
         released = 0
         for key in self._large[place:place + 1] or reversed(oversize):
-            if released >= wanted:
+            if released >= enough:
                 break
             block = key & _NUMBER_MASK
             self._large.remove(key)
