@@ -59,7 +59,7 @@ class Row:
 
 
 def requests(how_many: int, *, tight: bool) -> Iterator[Request]:
-    """Yield requests of both hosts and both families at sizes of their own; ``tight`` ones on cards too small for them."""
+    """Yield requests of both hosts and families, each at a size of its own; ``tight`` ones on cards too small."""
     rng = random.Random(SEED + tight)
     seen = set()
     while len(seen) < how_many:

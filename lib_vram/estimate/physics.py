@@ -10,6 +10,7 @@ from lib_vram.errors import DeviceOutOfMemory
 from lib_vram.physics.allocator import SEGMENT_ROUNDING, AllocatorConf, CachingAllocator
 from lib_vram.physics.component import Component, ComponentMemory
 from lib_vram.physics.memory import component_memory, component_trace
+from lib_vram.physics.program import EventTrace
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,11 @@ class Physics:
         )
 
 
+@lru_cache(maxsize=128)
+def _trace(component: Component) -> EventTrace:
+    return component_trace(component)
+
+
 @lru_cache(maxsize=4096)
 def _memory(component: Component) -> ComponentMemory:
     """The replay reserves whole segments, so the true minimum is the multiple of 2 MiB at or below the one found."""
@@ -44,7 +50,7 @@ def _memory(component: Component) -> ComponentMemory:
 
 @lru_cache(maxsize=16384)
 def _floor(component: Component) -> int:
-    return component_trace(component).floor_bytes
+    return _trace(component).floor_bytes
 
 
 @lru_cache(maxsize=16384)
@@ -52,7 +58,7 @@ def _runs(component: Component, limit_bytes: int) -> bool:
     if _floor(component) > limit_bytes:
         return False
     try:
-        component_trace(component).replay(CachingAllocator(limit_bytes, AllocatorConf.parse(component.alloc_conf)))
+        _trace(component).replay(CachingAllocator(limit_bytes, AllocatorConf.parse(component.alloc_conf)))
     except DeviceOutOfMemory:
         return False
     return True
