@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -20,7 +20,7 @@ from lib_vram.estimate.residency import (
     with_part,
 )
 from lib_vram.estimate.result import Estimate, PhaseEstimate, PhaseName, Verdict
-from lib_vram.estimate.timeline import timeline
+from lib_vram.estimate.timeline import WORKERS, Worker, timeline
 from lib_vram.estimate.weights import ModelWeights, weights_of
 from lib_vram.message import Message, say
 from lib_vram.physics.attention import SELF_SLICING
@@ -73,9 +73,17 @@ def could_fit(request: Request, physics: Physics = COMPUTED) -> bool:
     return True
 
 
-def runs(request: Request, peaks: Mapping[PhaseName, int], physics: Physics = COMPUTED) -> bool:
-    """Return whether all of ``request`` runs and no phase peaks above its figure in ``peaks``.
+def runs(
+    request: Request,
+    peaks: Mapping[PhaseName, int],
+    physics: Physics = COMPUTED,
+    workers: Collection[Worker] = WORKERS,
+    *,
+    forgiving: bool = False,
+) -> bool:
+    """Return whether all of ``request``, or what ``workers`` do, runs and peaks nowhere above its phase in ``peaks``.
 
+    A ``forgiving`` comparison with ``peaks`` leaves out the models that Forge keeps only while there is room.
     The same answer as :func:`estimate` gives, for a request all of which can be computed, at a fraction of the time:
     the floors first, and then one replay for each part.
     """
@@ -83,10 +91,14 @@ def runs(request: Request, peaks: Mapping[PhaseName, int], physics: Physics = CO
     if weights is None:
         return False
     room = available_bytes(request)
-    works = [_with_preview(placed, physics) for placed in place(request, timeline(request), weights)]
+    placed_works = place(request, timeline(request), weights)
+    works = [_with_preview(placed, physics) for placed in placed_works if placed.work.worker in workers]
     for placed in works:
-        peak_bytes = placed.resident_bytes + physics.floor(placed.component)
-        if peak_bytes > min(room, peaks.get(placed.work.phase, room)):
+        floor_bytes = physics.floor(placed.component)
+        compared_bytes = placed.needed_bytes if forgiving else placed.resident_bytes
+        if placed.resident_bytes + floor_bytes > room:
+            return False
+        if compared_bytes + floor_bytes > peaks.get(placed.work.phase, room):
             return False
     return all(physics.runs(placed.component, room - placed.resident_bytes) for placed in works)
 

@@ -50,6 +50,16 @@ A1111_KEEPS: dict[OffloadMode, dict[Worker, tuple[str, ...]]] = {
 """modules/lowvram.py: one of the hooked modules is on the device at a time; ControlNets run in the UNet's turn."""
 
 
+OWN_WEIGHTS: dict[Worker, tuple[str, ...]] = {
+    "text_encoders": ("text_encoders",),
+    "unet": ("unet", "controlnet"),
+    "controlnet": ("unet", "controlnet"),
+    "vae": ("vae",),
+}
+"""The weights that a worker cannot do without."""
+WEIGHTS = frozenset(("unet", "text_encoders", "vae", "controlnet"))
+
+
 @dataclass(frozen=True)
 class Placed:
     """A piece of work with what is on the device meanwhile, largest first, as the allocator reserves it."""
@@ -62,6 +72,12 @@ class Placed:
     def resident_bytes(self) -> int:
         """All that is on the device beside the activations, driver context included."""
         return sum(size for _, size in self.resident)
+
+    @cached_property
+    def needed_bytes(self) -> int:
+        """The same without other models' weights, which Forge keeps only while there is room for them."""
+        others = WEIGHTS.difference(OWN_WEIGHTS[self.work.worker])
+        return sum(size for name, size in self.resident if name not in others)
 
 
 def place(request: Request, works: tuple[Work, ...], weights: ModelWeights) -> tuple[Placed, ...]:

@@ -13,6 +13,7 @@ from lib_vram.request import Request
 
 Worker = Literal["text_encoders", "unet", "controlnet", "vae"]
 """Whose weights a piece of work needs."""
+WORKERS: tuple[Worker, ...] = ("text_encoders", "unet", "controlnet", "vae")
 Sizes = tuple[tuple[str, int], ...]
 """Named sizes in bytes: ``(("latents", 1048576), …)``."""
 

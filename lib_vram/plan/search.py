@@ -4,7 +4,8 @@ A plan is one choice per rung of the ladder: leave it, or one of its candidates.
 changes the more harmful rung less: first the size, then the second pass, then cond and uncond, the tiles and
 the batch. So no plan costs more than it must, no step of it can be left out, and each step goes no further than
 it must. A plan may end in ``"fits"`` or ``"tight"``: both run, and the line is the same that
-``"wont_fit"`` is drawn at. It raises no phase's peak.
+``"wont_fit"`` is drawn at. It raises no phase's peak; only where that would cost detail or the picture, a plan
+for Forge may let it keep other models in memory that stays free, which it sends away first when room is short.
 
 Two thousand sizes and scales need not all be estimated: :func:`could_fit` is false from some size up, so a
 bisection finds where to start, and from there every candidate is tried in order.
@@ -12,12 +13,13 @@ bisection finds where to start, and from there every candidate is tried in order
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
 
 from lib_vram.estimate.estimator import could_fit, estimate, measure, runs
 from lib_vram.estimate.physics import COMPUTED, Physics
-from lib_vram.estimate.result import Estimate
+from lib_vram.estimate.result import Estimate, PhaseName
+from lib_vram.estimate.timeline import Worker
 from lib_vram.message import say
 from lib_vram.plan.adjustments import LADDER, Adjustment, Candidate
 from lib_vram.plan.otherwise import what_would_fit
@@ -25,6 +27,7 @@ from lib_vram.plan.result import Plan, Step
 from lib_vram.request import Request
 
 RUNS = ("fits", "tight")
+SAMPLERS: frozenset[Worker] = frozenset(("unet", "controlnet"))
 
 Choice = tuple[Adjustment, Candidate]
 """A rung and the candidate taken; a rung that is left alone is not in a list of choices."""
@@ -57,10 +60,10 @@ def find_choices(request: Request, before: Estimate, physics: Physics) -> tuple[
 
     for size in sizes[first_true(sizes, lambda size: can_work(size, scales[-1])) :]:
         for scale in scales[first_true(scales, lambda scale: can_work(size, scale)) :]:  # noqa: B023 (called at once)
-            for times in _time_options(request):
-                choices = _chosen((*times, (_HIRES, scale), (_SIZE, size)))
-                if runs(apply_choices(request, choices), peaks, physics):
-                    return choices
+            harm = _chosen(((_HIRES, scale), (_SIZE, size)))
+            times = _time_choices(apply_choices(request, harm), peaks, physics)
+            if times is not None:
+                return (*times, *harm)
     return None
 
 
@@ -101,6 +104,27 @@ def _time_options(request: Request) -> Iterator[tuple[Choice, ...]]:
     rungs = (_APART, _TILE, _BATCH)
     for values in product(*(_options(rung, request) for rung in rungs)):
         yield tuple(zip(reversed(rungs), reversed(values), strict=True))
+
+
+def _time_choices(request: Request, peaks: Mapping[PhaseName, int], physics: Physics) -> tuple[Choice, ...] | None:
+    """Return the best choices of the rungs that cost only time, ``None`` when none of them is enough.
+
+    On A1111 the tiles do not touch what samples, so a batch that cannot be sampled is not tried with every tile.
+    On Forge choices after which it keeps more of other models in what stays free come second.
+    """
+    samples: dict[tuple[Choice, ...], bool] = {}
+    second_best: tuple[Choice, ...] | None = None
+    for times in _time_options(request):
+        choices = _chosen(times)
+        changed = apply_choices(request, choices)
+        sampling = tuple(choice for choice in choices if choice[0] is not _TILE)
+        if request.host == "a1111" and sampling not in samples:
+            samples[sampling] = runs(apply_choices(request, sampling), peaks, physics, SAMPLERS)
+        if samples.get(sampling, True) and runs(changed, peaks, physics):
+            return choices
+        if request.host == "forge" and second_best is None and runs(changed, peaks, physics, forgiving=True):
+            second_best = choices
+    return second_best
 
 
 def _leanest_choices(request: Request) -> tuple[Choice, ...]:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lib_vram.estimate.estimator import estimate
+from lib_vram.estimate.estimator import estimate, runs
 from lib_vram.estimate.physics import Physics
 from lib_vram.estimate.simulate import simulate
 from lib_vram.physics.component import Component, ComponentMemory
@@ -33,12 +33,19 @@ steep = Physics.of(steep_memory)
 def brute_force(request: Request, answer: Physics) -> object:
     """Try every combination, the most harmful rung first, and return the first that is acceptable."""
     before = estimate(request, answer)
-    rungs = tuple(reversed(LADDER))
-    for values in product(*((None, *rung.candidates(request)) for rung in rungs)):
-        choices = tuple((rung, value) for rung, value in zip(rungs, values, strict=True) if value is not None)
-        choices = tuple(reversed(choices))
-        if is_acceptable(before, estimate(apply_choices(request, choices), answer)):
-            return choices
+    peaks = {phase.name: phase.peak_bytes for phase in before.phases}
+    *times, hires, size = ([(rung, value) for value in (None, *rung.candidates(request))] for rung in LADDER)
+    for harm in product(size, hires):
+        forgiven = None
+        for harmless in product(*reversed(times)):
+            choices = tuple(choice for choice in reversed((*harm, *harmless)) if choice[1] is not None)
+            changed = apply_choices(request, choices)
+            if is_acceptable(before, estimate(changed, answer)):
+                return choices
+            if forgiven is None and request.host == "forge" and runs(changed, peaks, answer, forgiving=True):
+                forgiven = choices
+        if forgiven is not None:
+            return forgiven
     return None
 
 
@@ -66,10 +73,10 @@ def random_request(rng: random.Random) -> tuple[Request, Physics]:
     return a_request(**changes), steep if small else physics
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(12))
 def test_the_plan_is_the_one_that_trying_everything_finds(seed):
     rng = random.Random(seed)
-    for _ in range(8):
+    for _ in range(6):
         request, answer = random_request(rng)
         before = estimate(request, answer)
         if before.verdict == "wont_fit":
@@ -102,9 +109,12 @@ def test_a_plan_keeps_the_number_of_images(request_):
 
 @given(requests())
 def test_a_plan_raises_no_phase(request_):
+    """On Forge a phase may hold more of other models; what it needs itself does not rise."""
     plan = make_plan(request_, physics)
     before = {phase.name: phase.peak_bytes for phase in estimate(request_, physics).phases}
-    assert all(phase.peak_bytes <= before[phase.name] for phase in plan.estimate.phases)
+    raised = [phase for phase in plan.estimate.phases if phase.peak_bytes > before[phase.name]]
+    assert not raised or request_.host == "forge"
+    assert runs(plan.request, before, physics, forgiving=True) or not plan.fits
 
 
 @given(requests())

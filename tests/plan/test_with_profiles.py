@@ -1,0 +1,120 @@
+"""The same promises with the profiles that are shipped, on fewer requests."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from itertools import product
+
+import pytest
+
+from lib_vram.estimate.estimator import could_fit, estimate, runs
+from lib_vram.estimate.physics import COMPUTED
+from lib_vram.estimate.result import Estimate
+from lib_vram.estimate.simulate import simulate
+from lib_vram.plan.adjustments import LADDER
+from lib_vram.plan.fit import largest
+from lib_vram.plan.search import apply_choices, find_choices, make_plan
+from lib_vram.request import Request
+from lib_vram.units import GIB, MIB
+from tests.estimate.stand_in import a_request
+
+
+def random_request(rng: random.Random) -> Request:
+    """Requests of both hosts, families and all ways of attention, many of which do not fit."""
+    return a_request(
+        host=rng.choice(["a1111", "forge"]),
+        host_args=rng.choice([[], [], ["--medvram"], ["--no-half-vae"]]),
+        model={"family": rng.choice(["sd15", "sdxl"])},
+        mode=rng.choice(["txt2img", "txt2img", "img2img"]),
+        attention=rng.choice(["sdpa", "sdpa", "xformers", "math", "split", "sub_quad"]),
+        alloc_conf=rng.choice(["", "", "max_split_size_mb:256"]),
+        width=8 * rng.randint(32, 200),
+        height=8 * rng.randint(32, 200),
+        batch_size=rng.randint(1, 4),
+        hires=rng.choice([None, None, {"scale": 1.5}, {"scale": 1.3, "upscaler": "Lanczos"}]),
+        controlnets=rng.choice([[], [], [{"family": "sd15"}], [{"family": "sdxl", "low_vram": True}]]),
+        device={"total_bytes": rng.randint(3 * GIB, 14 * GIB)},
+    )
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_verdict_quick_answer_and_virtual_card_agree(seed):
+    request = random_request(random.Random(seed))
+    result = estimate(request)
+    it_runs = result.verdict in ("fits", "tight")
+    assert simulate(request).outcome == ("completed" if it_runs else "out_of_memory")
+    assert runs(request, {}) == it_runs
+    assert could_fit(request) or not it_runs
+
+
+@pytest.mark.parametrize("host", ["a1111", "forge"])
+@pytest.mark.parametrize("family", ["sd15", "sdxl"])
+def test_the_verdict_turns_exactly_where_the_virtual_card_runs_out(host, family):
+    request = a_request(host=host, model={"family": family}, width=1024, height=768, device={"total_bytes": 24 * GIB})
+    needs = max(phase.needs_bytes for phase in estimate(request).phases)
+    for total in (needs - 2 * MIB, needs - 1, needs):
+        card = request.replace(device=replace(request.device, total_bytes=total))
+        assert (simulate(card).outcome == "completed") == (estimate(card).verdict in ("fits", "tight"))
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_plans_fit_raise_nothing_and_keep_the_images(seed):
+    request = random_request(random.Random(100 + seed))
+    before, plan = estimate(request), make_plan(request)
+    peaks = {phase.name: phase.peak_bytes for phase in before.phases}
+    assert plan.request.images == request.images
+    for phase in plan.estimate.phases:
+        spare_bytes = plan.estimate.available_bytes - phase.wants_bytes
+        assert phase.peak_bytes <= peaks[phase.name] or (request.host == "forge" and spare_bytes >= 0)
+    assert simulate(plan.request).outcome == ("completed" if plan.fits else "out_of_memory")
+    assert (plan.when_not is None) == plan.fits
+
+
+def one_that_can_be_made_to_fit(rng: random.Random) -> tuple[Request, Estimate]:
+    """Return a request that does not fit and can be made to, with its estimate."""
+    while True:
+        request = random_request(rng).replace(
+            width=8 * rng.randint(60, 90), height=8 * rng.randint(60, 90), batch_size=2, attention="sdpa", hires=None
+        )
+        total_bytes = int(estimate(request).binding.needs_bytes * rng.uniform(0.8, 0.99))
+        request = request.replace(device=replace(request.device, total_bytes=total_bytes))
+        before = estimate(request)
+        if before.verdict == "wont_fit" and find_choices(request, before, COMPUTED) is not None:
+            return request, before
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_plan_is_the_one_that_trying_everything_finds(seed):
+    request, before = one_that_can_be_made_to_fit(random.Random(200 + seed))
+    found = find_choices(request, before, COMPUTED)
+    assert found is not None
+    taken = {rung.id: value for rung, value in found}
+    peaks = {phase.name: phase.peak_bytes for phase in before.phases}
+    *times, hires, size = ([(rung, value) for value in (None, *rung.candidates(request))] for rung in LADDER)
+    for harm in product(size, hires):
+        harmful = tuple(choice for choice in reversed(harm) if choice[1] is not None)
+        for forgiving in (False, True):
+            for harmless in product(*reversed(times)):
+                choices = (*(choice for choice in reversed(harmless) if choice[1] is not None), *harmful)
+                if runs(apply_choices(request, choices), peaks, forgiving=forgiving and request.host == "forge"):
+                    assert found == choices
+                    return
+        assert (taken.get("smaller_size"), taken.get("hires_scale")) != (harm[0][1], harm[1][1])
+
+
+def test_known_cases_read_as_a_person_expects():
+    sdxl = a_request(model={"family": "sdxl"}, width=1024, height=1024)
+    assert [step.id for step in make_plan(sdxl).steps] == ["vae_tiled"]
+    assert estimate(sdxl.replace(host_args=("--medvram-sdxl",))).verdict == "fits"
+    assert estimate(sdxl.replace(host="forge")).verdict == "fits"
+    crowd = sdxl.replace(host="forge", batch_size=24)
+    assert [step.id for step in make_plan(crowd).steps] == ["batch_to_count"]
+
+
+def test_the_largest_size_runs_and_the_next_does_not():
+    request = a_request()
+    fit = largest(request, "size")
+    size = {"width": fit.width + 8, "height": fit.height + 8}
+    assert simulate(request.replace(width=fit.width, height=fit.height)).outcome == "completed"
+    assert simulate(request.replace(**size)).outcome == "out_of_memory"
