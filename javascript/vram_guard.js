@@ -193,6 +193,7 @@
                 lookSoon(AFTER_CLICK_MS);
             }, true);
         }
+        root.addEventListener("click", rememberFold);
         document.addEventListener("visibilitychange", lookAll);
         window.addEventListener("resize", () => {
             for (const state of guard.tabs.values()) state.bar.layOut();
@@ -229,14 +230,18 @@
         }
     }
 
+    // Only what a person folds: a "toggle" event also comes from the page being built.
     function rememberFold(event) {
-        const name = event.target.dataset && event.target.dataset.section;
-        if (!name) return;
-        try {
-            localStorage.setItem(FOLDS, JSON.stringify({...foldsNow(), [name]: event.target.open}));
-        } catch (error) {
-            // storage is off: the fold works, it is only not remembered
-        }
+        const summary = event.target.closest && event.target.closest("#vram_guard_tab summary");
+        if (!summary) return;
+        const fold = summary.parentElement;
+        setTimeout(() => {
+            try {
+                localStorage.setItem(FOLDS, JSON.stringify({...foldsNow(), [fold.dataset.section]: fold.open}));
+            } catch (error) {
+                return; // storage is off: the fold works, it is only not remembered
+            }
+        });
     }
 
     async function refreshTab() {
@@ -267,7 +272,6 @@
         made.dataset.localised = "";
         const folds = foldsNow();
         for (const fold of made.querySelectorAll("details")) fold.open = folds[fold.dataset.section] !== false;
-        made.addEventListener("toggle", rememberFold, true);
         frame.replaceWith(made);
         tabFilled = true;
     }

@@ -138,7 +138,7 @@
 
         // The line stays as an empty one when it has nothing to say, so that no slider moves under the hand.
         showChanged(text, undo) {
-            this.changed.style.minHeight = text ? "" : `${this.changed.offsetHeight}px`;
+            this.changed.style.minHeight = text ? "" : `${this.changed.getBoundingClientRect().height}px`;
             this.changed.hidden = !text && this.changed.hidden;
             this.changed.classList.toggle("vg-said", Boolean(text));
             const line = element("span", "vg-changed-text");
