@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -244,11 +243,6 @@ def test_the_command_line_brings_neither_torch_nor_gradio() -> None:
     assert python("-c", code).stdout.decode().splitlines()[-1] == "set()"
 
 
-def test_the_command_line_starts_in_less_than_the_promised_time() -> None:
-    def seconds(*arguments: str) -> float:
-        began = time.perf_counter()
-        python(*arguments)
-        return time.perf_counter() - began
-
-    bare = min(seconds("-c", "pass") for _ in range(3))
-    assert min(seconds("-c", "import lib_vram.commands.run") for _ in range(3)) - bare < 0.150
+def test_the_command_line_is_loaded_within_150_ms() -> None:
+    code = "import time; began = time.process_time(); import lib_vram.commands.run; print(time.process_time() - began)"
+    assert min(float(python("-c", code).stdout) for _ in range(3)) < 0.150
