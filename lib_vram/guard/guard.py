@@ -107,7 +107,7 @@ class Guard:
             self._fix(p, request, plan, settings)
         elif action in ("refuse", "fix_or_refuse"):
             text = refusal_text(result, plan, settings.language)
-            logger.warning("VRAM Guard: %s", text)
+            logger.warning("%s", text)
             refuse(p, text)
         else:
             self._warn(p, request, result, plan, settings, quiet=action == "log")

@@ -31,11 +31,11 @@ def changes_line(original: Request, changed: Request) -> str:
 
 
 def warning_line(estimate: Estimate) -> str:
-    """Return what a run that was let through was warned of: ``would not fit; vae decode needs 9.4 of 7.1 GiB``."""
+    """Return what a run that was let through was warned of: ``would not fit; vae decode needs 9.4 GiB of 7.1 GiB``."""
     binding = estimate.binding
     if binding is None:
         return "would not fit"
-    need, room = units.gib(binding.needs_bytes, unit=False), units.gib(estimate.available_bytes)
+    need, room = units.human(binding.needs_bytes), units.human(estimate.available_bytes)
     return _safe(f"would not fit; {binding.name.replace('_', ' ')} needs {need} of {room}")
 
 

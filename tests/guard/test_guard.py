@@ -67,7 +67,7 @@ def test_ask_mode_lets_other_runs_through_with_a_warning_in_log_infotext_and_pag
     p = fake.make(batch_size=4)
     pictures = page_run(p)
     assert len(pictures) == 4 and p.batch_size == 4
-    assert "VRAM Guard: would not fit; vae decode needs 9.0 of 7.0 GiB" in pictures[0].infotext
+    assert "VRAM Guard: would not fit; vae decode needs 9.0 GiB of 7.0 GiB" in pictures[0].infotext
     assert "VAE decode needs 9.0 GiB, 7.0 GiB are there" in caplog.text
     assert "It would fit with these changes" in next(iter(p.comments))
 

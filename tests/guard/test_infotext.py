@@ -48,7 +48,7 @@ def test_a_hires_size_in_pixels_is_shown_as_a_size():
 def test_the_warning_has_the_figures():
     phase = PhaseEstimate("hires_sampling", GIB, GIB, 8 * GIB, GIB, 0, 0, "rule")
     line = infotext.warning_line(Estimate("wont_fit", 7 * GIB, "hires_sampling", phases=(phase,)))
-    assert line == "would not fit; hires sampling needs 9.0 of 7.0 GiB"
+    assert line == "would not fit; hires sampling needs 9.0 GiB of 7.0 GiB"
 
 
 @given(
