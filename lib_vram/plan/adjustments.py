@@ -29,6 +29,8 @@ MULTIPLE = 8
 """Sizes stay on whole rows of the latent."""
 TILE_CANDIDATES = tuple(range(1024, 255, -64))
 """Sides of a tile in pixels: our own slider's step; below 256 the overlap is most of the tile."""
+FORGE_TILED_FROM = 128
+"""Forge's tiled decode fails for pictures with a side below this many pixels (its blending window is larger)."""
 HIRES_STEP = 0.05
 """The step of both hosts' "Upscale by" slider."""
 
@@ -37,14 +39,14 @@ Candidate = Any
 
 @dataclass(frozen=True)
 class Adjustment:
-    """One rung of the ladder. ``field`` is the request's field, ``shown`` its value for people."""
+    """One rung of the ladder. ``field`` names what it changes in a request, ``value`` is what that holds."""
 
     id: str
-    field: str
+    field: Callable[[Request], str]
     costs: Cost
     candidates: Callable[[Request], tuple[Candidate, ...]]
     apply: Callable[[Request, Candidate], Request]
-    shown: Callable[[Request], Any]
+    value: Callable[[Request], Any]
     text: Callable[[Request, Request], Message]
 
 
@@ -92,8 +94,9 @@ def _batch_text(before: Request, after: Request) -> Message:
 
 def _tiles(request: Request) -> tuple[Candidate, ...]:
     if request.host == "forge":
-        return () if request.forge.never_oom_vae or request.vae.tiled else (True,)
-    now = (request.vae.tile_size or DEFAULT_TILE) if request.vae.tiled else TILE_CANDIDATES[0] + 1
+        too_small = min(request.width, request.height) < FORGE_TILED_FROM
+        return () if too_small or request.forge.never_oom_vae or request.vae.tiled else (True,)
+    now = _tile(request) if request.vae.tiled else TILE_CANDIDATES[0] + 1
     return tuple(tile for tile in TILE_CANDIDATES if tile < now)
 
 
@@ -103,18 +106,28 @@ def _with_tile(request: Request, tile: Candidate) -> Request:
     return request.replace(vae=replace(request.vae, tiled=True, tile_size=tile))
 
 
-def _tile_shown(request: Request) -> bool | int:
+def _tile_field(request: Request) -> str:
+    if request.host == "forge":
+        return "forge.never_oom_vae"
+    return "vae.tile_size" if request.vae.tiled else "vae.tiled"
+
+
+def _tile_value(request: Request) -> bool | int:
     if request.host == "forge":
         return request.forge.never_oom_vae
-    return (request.vae.tile_size or DEFAULT_TILE) if request.vae.tiled else False
+    return _tile(request) if request.vae.tiled else False
+
+
+def _tile(request: Request) -> int:
+    return request.vae.tile_size or DEFAULT_TILE
 
 
 def _tile_text(before: Request, after: Request) -> Message:
     if after.host == "forge":
         return say("plan.vae_tiled_forge")
     if before.vae.tiled:
-        return say("plan.vae_smaller_tiles", before=_tile_shown(before), tile=_tile_shown(after))
-    return say("plan.vae_tiled", tile=_tile_shown(after))
+        return say("plan.vae_smaller_tiles", before=_tile(before), tile=_tile(after))
+    return say("plan.vae_tiled", tile=_tile(after))
 
 
 def _apart(request: Request) -> tuple[bool, ...]:
@@ -152,18 +165,31 @@ def _with_hires(request: Request, target: Candidate) -> Request:
     return request.replace(hires=replace(want, **{side: target}))
 
 
-def _hires_shown(request: Request) -> float | str:
-    if request.hires is None:
-        return ""
-    if request.hires.width == 0 and request.hires.height == 0:
-        return request.hires.scale
+def _hires_field(request: Request) -> str:
+    want = request.hires
+    if want is None or (want.width and want.height):
+        return "hires"
+    if want.width == 0 and want.height == 0:
+        return "hires.scale"
+    return "hires.width" if want.width else "hires.height"
+
+
+def _hires_value(request: Request) -> Any:
+    want = request.hires
+    values = {"hires.scale": "scale", "hires.width": "width", "hires.height": "height"}
+    name = values.get(_hires_field(request))
+    return getattr(want, name) if name else _hires_size(request)
+
+
+def _hires_size(request: Request) -> str:
     width, height = request.hires_size() or (0, 0)
     return f"{width}×{height}"
 
 
 def _hires_text(before: Request, after: Request) -> Message:
-    key = "plan.hires_size" if isinstance(_hires_shown(before), str) else "plan.hires_scale"
-    return say(key, before=_hires_shown(before), after=_hires_shown(after))
+    if _hires_field(before) == "hires.scale":
+        return say("plan.hires_scale", before=_hires_value(before), after=_hires_value(after))
+    return say("plan.hires_size", before=_hires_size(before), after=_hires_size(after))
 
 
 def _size_shown(request: Request) -> str:
@@ -172,19 +198,19 @@ def _size_shown(request: Request) -> str:
 
 LADDER: tuple[Adjustment, ...] = (
     Adjustment(
-        "batch_to_count", "batch_size", "time", _batches, _with_batch,
+        "batch_to_count", lambda _request: "batch_size", "time", _batches, _with_batch,
         lambda request: request.batch_size, _batch_text,
     ),
-    Adjustment("vae_tiled", "vae.tiled", "time", _tiles, _with_tile, _tile_shown, _tile_text),
+    Adjustment("vae_tiled", _tile_field, "time", _tiles, _with_tile, _tile_value, _tile_text),
     Adjustment(
-        "cond_uncond_apart", "batch_cond_uncond", "time", _apart,
+        "cond_uncond_apart", lambda _request: "batch_cond_uncond", "time", _apart,
         lambda request, together: request.replace(batch_cond_uncond=together),
         lambda request: request.batch_cond_uncond,
         lambda _before, _after: say("plan.cond_uncond_apart"),
     ),
-    Adjustment("hires_scale", "hires.scale", "detail", _hires_targets, _with_hires, _hires_shown, _hires_text),
+    Adjustment("hires_scale", _hires_field, "detail", _hires_targets, _with_hires, _hires_value, _hires_text),
     Adjustment(
-        "smaller_size", "size", "picture",
+        "smaller_size", lambda _request: "size", "picture",
         lambda request: smaller_sizes(request.width, request.height), with_size, _size_shown,
         lambda before, after: say("plan.smaller_size", before=_size_shown(before), after=_size_shown(after)),
     ),

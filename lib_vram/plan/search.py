@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
+from typing import Any
 
 from lib_vram.estimate.estimator import could_fit, estimate, measure, runs
 from lib_vram.estimate.physics import COMPUTED, Physics
@@ -151,9 +152,9 @@ def _steps(request: Request, choices: tuple[Choice, ...], physics: Physics) -> t
         steps.append(
             Step(
                 id=adjustment.id,
-                field=adjustment.field,
-                before=adjustment.shown(now),
-                after=adjustment.shown(then),
+                field=adjustment.field(now),
+                before=adjustment.value(now),
+                after=_value_after(adjustment, now, then),
                 saves_bytes=_saved_bytes(without, after),
                 costs=adjustment.costs,
                 text=adjustment.text(now, then),
@@ -161,6 +162,12 @@ def _steps(request: Request, choices: tuple[Choice, ...], physics: Physics) -> t
         )
         now = then
     return tuple(steps)
+
+
+def _value_after(adjustment: Adjustment, now: Request, then: Request) -> Any:
+    """A field that is switched on has the value ``True``; how far it goes is in the text and in the plan's request."""
+    value = adjustment.value(then)
+    return True if adjustment.value(now) is False else value
 
 
 def _saved_bytes(without: Estimate, after: Estimate) -> int:

@@ -60,6 +60,11 @@ def test_forge_has_one_switch_for_tiles(forge, candidates):
     assert TILE.apply(request, True).forge.never_oom_vae
 
 
+@pytest.mark.parametrize(("width", "candidates"), [(120, ()), (128, (True,))])
+def test_forge_cannot_decode_very_small_pictures_in_tiles(width, candidates):
+    assert TILE.candidates(a_request(host="forge", width=width)) == candidates
+
+
 @pytest.mark.parametrize(
     ("host", "changes", "candidates"),
     [
@@ -109,6 +114,33 @@ def test_a_second_pass_of_img2img_is_not_there():
 )
 def test_a_smaller_second_pass_is_written_where_the_size_came_from(hires, candidate, size):
     assert HIRES.apply(a_request(hires=hires), candidate).hires_size() == size
+
+
+@pytest.mark.parametrize(
+    ("hires", "field", "value"),
+    [
+        ({"scale": 1.5}, "hires.scale", 1.5),
+        ({"width": 1024}, "hires.width", 1024),
+        ({"height": 1024}, "hires.height", 1024),
+        ({"width": 1024, "height": 768}, "hires", "1024×768"),
+    ],
+)
+def test_the_hires_step_names_the_field_that_the_size_came_from(hires, field, value):
+    request = a_request(hires=hires)
+    assert (HIRES.field(request), HIRES.value(request)) == (field, value)
+
+
+@pytest.mark.parametrize(
+    ("host", "vae", "field", "value"),
+    [
+        ("a1111", {}, "vae.tiled", False),
+        ("a1111", {"tiled": True}, "vae.tile_size", 768),
+        ("forge", {}, "forge.never_oom_vae", False),
+    ],
+)
+def test_the_tile_step_names_the_host_s_own_field(host, vae, field, value):
+    request = a_request(host=host, vae=vae)
+    assert (TILE.field(request), TILE.value(request)) == (field, value)
 
 
 def test_hires_steps_say_scale_or_size():

@@ -14,9 +14,9 @@ from lib_vram.estimate.estimator import estimate, runs
 from lib_vram.estimate.physics import Physics
 from lib_vram.estimate.simulate import simulate
 from lib_vram.physics.component import Component, ComponentMemory
-from lib_vram.plan.adjustments import LADDER
+from lib_vram.plan.adjustments import LADDER, Adjustment
 from lib_vram.plan.result import COSTS
-from lib_vram.plan.search import apply_choices, find_choices, is_acceptable, make_plan
+from lib_vram.plan.search import Choice, apply_choices, find_choices, is_acceptable, make_plan
 from lib_vram.request import Request
 from lib_vram.units import GIB
 from tests.estimate.stand_in import a_request, memory, physics, trace
@@ -30,13 +30,20 @@ def steep_memory(component: Component) -> ComponentMemory:
 steep = Physics.of(steep_memory)
 
 
+def options(rung: Adjustment, request: Request) -> list[Choice]:
+    """Leaving ``rung`` alone and then each of its candidates."""
+    return [(rung, value) for value in (None, *rung.candidates(request))]
+
+
 def brute_force(request: Request, answer: Physics) -> object:
     """Try every combination, the most harmful rung first, and return the first that is acceptable."""
     before = estimate(request, answer)
     peaks = {phase.name: phase.peak_bytes for phase in before.phases}
-    *times, hires, size = ([(rung, value) for value in (None, *rung.candidates(request))] for rung in LADDER)
+    *_, hires, size = (options(rung, request) for rung in LADDER)
     for harm in product(size, hires):
         forgiven = None
+        harmed = apply_choices(request, [choice for choice in harm if choice[1] is not None])
+        times = [options(rung, harmed) for rung in LADDER[:3]]
         for harmless in product(*reversed(times)):
             choices = tuple(choice for choice in reversed((*harm, *harmless)) if choice[1] is not None)
             changed = apply_choices(request, choices)
@@ -163,7 +170,8 @@ def test_a_request_that_fits_needs_no_step():
 
 def test_a_decode_that_binds_is_tiled_and_the_batch_left_alone_where_it_does_not_matter():
     plan = make_plan(a_request(width=2048, height=2048, batch_size=2), physics)
-    assert [(step.id, step.before, step.after) for step in plan.steps] == [("vae_tiled", False, 1024)]
+    assert [(step.id, step.before, step.after) for step in plan.steps] == [("vae_tiled", False, True)]
+    assert (plan.request.vae.tiled, plan.request.vae.tile_size) == (True, 1024)
 
 
 def test_forge_is_given_its_own_switch_for_tiles():
