@@ -20,9 +20,7 @@ import shutil
 import socket
 import subprocess
 import sys
-import threading
 import time
-import webbrowser
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent
@@ -153,12 +151,12 @@ def install(python: Path, requirements: str, folder_name: str) -> None:
         )
 
 
-def surroundings(**changes: str) -> dict[str, str]:
+def surroundings(changes: dict[str, str] | None = None) -> dict[str, str]:
     """Return the environment variables for a program started from here."""
     local = {"localhost", "127.0.0.1"}
     proxy = ",".join(sorted(local | set(filter(None, os.environ.get("no_proxy", "").split(",")))))
     fixed = {"GRADIO_ANALYTICS_ENABLED": "False", "no_proxy": proxy, "NO_PROXY": proxy, "PYTHONUTF8": "1"}
-    return {**os.environ, **fixed, **changes}
+    return {**os.environ, **fixed, **(changes or {})}
 
 
 # --- the Lab and the command line -------------------------------------------------------------------------------------
@@ -175,9 +173,9 @@ def lab(arguments: list[str]) -> int:
     python = environment(".venv", "requirements-lab.txt")
     address = f"http://127.0.0.1:{chosen.port}"
     print(f"The Lab starts on {address} (Ctrl+C ends it)", flush=True)
-    if chosen.open:
-        threading.Thread(target=open_when_ready, args=(chosen.port, address), daemon=True).start()
-    return follow([str(python), "-m", "lib_vram.lab", "--port", str(chosen.port)], cwd=ROOT)
+    os.chdir(ROOT)
+    options = ["--port", str(chosen.port), *(["--open"] if chosen.open else [])]
+    return become([str(python), "-m", "lib_vram.lab", *options])
 
 
 def check_port(port: int) -> None:
@@ -195,20 +193,17 @@ def check_port(port: int) -> None:
             ) from error
 
 
-def open_when_ready(port: int, address: str) -> None:
-    """Open the browser once something answers on ``port``; give up after a minute."""
-    for _ in range(240):
-        with socket.socket() as probe:
-            probe.settimeout(0.25)
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                webbrowser.open(address)
-                return
-        time.sleep(0.25)
+def become(command: list[str], variables: dict[str, str] | None = None) -> int:
+    """Run ``command`` in place of this program, so that what ends one ends the other; on Windows, follow it."""
+    if os.name != "nt":
+        sys.stdout.flush()
+        os.execve(command[0], command, surroundings(variables))
+    return follow(command, variables)
 
 
-def follow(command: list[str], cwd: Path | None = None, **changes: str) -> int:
+def follow(command: list[str], variables: dict[str, str] | None = None, cwd: Path | None = None) -> int:
     """Run ``command`` in the foreground and return its exit status; Ctrl+C goes to it and is waited for."""
-    with subprocess.Popen(command, cwd=cwd, env=surroundings(**changes)) as process:
+    with subprocess.Popen(command, cwd=cwd, env=surroundings(variables)) as process:
         while True:
             try:
                 return process.wait()
@@ -224,7 +219,7 @@ def command_line(arguments: list[str]) -> int:
         tell(f'{error}\nGoing on without it: the driver\'s figures are then missing from "devices".')
         python = sys.executable
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return follow([python, "-m", "lib_vram", *arguments], PYTHONPATH=os.pathsep.join(paths))
+    return become([python, "-m", "lib_vram", *arguments], {"PYTHONPATH": os.pathsep.join(paths)})
 
 
 # --- tests ------------------------------------------------------------------------------------------------------------
@@ -236,7 +231,7 @@ def test(arguments: list[str]) -> int:
         name = "gradio3" if arguments[0] == "--gradio3" else "gradio4"
         rest = arguments[1:] if name == "gradio3" else arguments
         python = environment(f".venv-test-{name}", f"requirements-test-{name}.txt")
-        return follow([str(python), "-m", "pytest", *rest], cwd=ROOT, **browser_variables())
+        return follow([str(python), "-m", "pytest", *rest], browser_variables(), ROOT)
     began = time.monotonic()
     main_python = environment(".venv-test-gradio4", "requirements-test-gradio4.txt")
     browser = browser_variables(install=True)
@@ -263,7 +258,7 @@ def passes(name: str, command: list[str], variables: dict[str, str]) -> bool:
     """Run one check and say how it went."""
     tell(f"\n== {name}")
     began = time.monotonic()
-    status = follow(command, cwd=ROOT, **variables)
+    status = follow(command, variables, ROOT)
     tell(f"== {name}: {'passed' if status == 0 else f'FAILED (exit {status})'} in {time.monotonic() - began:.0f} s")
     return status == 0
 
@@ -355,7 +350,7 @@ def install_browser() -> None:
     if not (sys.platform == "linux" and shutil.which("apt-get") and os.geteuid() == 0):
         return
     tell("Installing chromium for the tests of the page ...")
-    variables = surroundings(DEBIAN_FRONTEND="noninteractive")
+    variables = surroundings({"DEBIAN_FRONTEND": "noninteractive"})
     for command in (["apt-get", "update", "-qq"], ["apt-get", "install", "-y", "-qq", "chromium"]):
         subprocess.run(command, env=variables, stdout=sys.stderr, stdin=subprocess.DEVNULL, check=False)
 
