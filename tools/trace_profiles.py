@@ -71,14 +71,14 @@ def count(module: torch.nn.Module) -> int:
 Mark = Callable[..., torch.Tensor]
 
 
-def mark(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, heads: int = 1) -> torch.Tensor:
+def mark(operands: list[torch.Tensor], heads: int) -> torch.Tensor:
     """Attention over tokens that leaves its own way of working open."""
-    return mark_attention(query, key, value, heads)
+    return mark_attention(*operands, heads)
 
 
-def mark_picture(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+def mark_picture(operands: list[torch.Tensor]) -> torch.Tensor:
     """Attention over a picture that leaves its own way of working open."""
-    return mark_attention(query, key, value, 1, picture=True)
+    return mark_attention(*operands, 1, picture=True)
 
 
 def on_meta(make: Callable[[], torch.nn.Module], dtype: torch.dtype) -> torch.nn.Module:

@@ -2,8 +2,9 @@
 
 A way's steps lead from query, key and value being there to the result being there. A step is
 ``(local, bytes)``, with ``FREED`` for giving back; local 0 is the result, and query, key and
-value are -1, -2 and -3 for the code that drops them on the way. The hosts' own code was followed
-line by line: Forge's ``backend/attention.py`` and AUTOMATIC1111's ``sd_hijack_optimizations.py``.
+value are -1, -2 and -3 for the code that drops them on the way. What is not given back by the
+last step goes with the query, when the layer around attention ends. The hosts' own code was
+followed line by line: Forge's ``backend/attention.py`` and AUTOMATIC1111's ``sd_hijack_optimizations.py``.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ def _fused_picture(call: Call, queries: int) -> list[Step]:
 def _a1111_xformers_picture(call: Call, queries: int) -> list[Step]:
     size = call.query_bytes()
     copies = [(1, size), *_drop(QUERY), (2, size), *_drop(KEY), (3, size), *_drop(VALUE)]
-    return [*copies, (RESULT, size), *_drop(1, 2, 3)]
+    return [*copies, (RESULT, size)]
 
 
 def _a1111_sdpa_picture(call: Call, queries: int) -> list[Step]:
@@ -98,7 +99,7 @@ def _a1111_sdpa_picture(call: Call, queries: int) -> list[Step]:
     size, scores = call.query_bytes(), call.score_bytes(call.queries)
     copies = [(1, size), *_drop(QUERY), (2, size), *_drop(KEY), (3, size), *_drop(VALUE)]
     return [*copies, (4, size), (5, size), (6, scores), *_drop(5), (7, scores), *_drop(6),
-            (RESULT, size), *_drop(4, 7, 1, 2, 3)]  # fmt: skip
+            (RESULT, size), *_drop(4, 7)]  # fmt: skip
 
 
 def _forge_plain(call: Call, queries: int) -> list[Step]:
@@ -114,7 +115,7 @@ def _a1111_plain(call: Call, queries: int) -> list[Step]:
     copies = [(1, size), (2, keys), (3, keys), *_drop(QUERY, KEY, VALUE)]
     cast = [(7, scores)] if call.itemsize < AUTOCAST_ITEMSIZE else []
     return [*copies, (4, scores), (5, scores), *_drop(4), (6, _autocast(call, scores)), *cast, (8, size),
-            *_drop(*(7 for _ in cast)), (RESULT, size), *_drop(8, 1, 2, 3, 5, 6)]  # fmt: skip
+            *_drop(*(7 for _ in cast)), (RESULT, size), *_drop(8)]  # fmt: skip
 
 
 def _autocast(call: Call, size_bytes: int) -> int:
@@ -139,7 +140,7 @@ def _picture_slices(call: Call, queries: int) -> list[Step]:
 
 def _a1111_plain_picture(call: Call, queries: int) -> list[Step]:
     scores = call.score_bytes(call.queries)
-    return [(1, scores), (2, scores), *_drop(1), (3, scores), *_drop(2), (RESULT, call.query_bytes()), *_drop(3)]
+    return [(1, scores), (2, scores), *_drop(1), (3, scores), *_drop(2), (RESULT, call.query_bytes())]
 
 
 def _forge_split(call: Call, queries: int) -> list[Step]:
@@ -179,23 +180,30 @@ def _forge_sub_quad(call: Call, queries: int) -> list[Step]:
 
 
 def _a1111_sub_quad(call: Call, queries: int) -> list[Step]:
-    """The same into a result that is there from the start; under autocast the probabilities are fp32."""
+    """The same into a result that is there from the start; over tokens, autocast makes the probabilities fp32."""
     size, keys = call.query_bytes(), call.key_bytes
     steps: list[Step] = [(1, size), *_drop(QUERY), (2, keys), *_drop(KEY), (3, keys), *_drop(VALUE)]
     half = call.itemsize < AUTOCAST_ITEMSIZE and not call.picture
-    parts = _slices(call, queries)
-    many = call.queries > queries
-    steps += [(4, size)] if many else []
-    for number, part in enumerate(parts):
-        scores = call.score_bytes(part)
-        steps += [(5, call.itemsize), (6, scores), *_drop(5), (7, _autocast(call, scores) if half else scores), *_drop(6)]
-        steps += [(8, _autocast(call, keys)), (9, scores), (11, keys)] if half else []
-        steps += [(20 + number, call.query_bytes(part)), *_drop(*((9, 11, 8) if half else ())), *_drop(7)]
-        steps += _drop(19 + number) if number else []
-    last = 19 + len(parts)
-    if call.picture:
-        return [*steps, (RESULT, size), *_drop(*((4,) if many else ()), last, 1, 2, 3)]
-    return [*steps, (RESULT, size), *_drop(*((4,) if many else ()), last, 1, 2, 3)]
+    joined = RESULT if call.picture else 4
+    if call.queries <= queries:
+        steps += _a1111_chunk_steps(call, queries, joined, half=half)
+    else:
+        steps.append((joined, size))
+        for number, part in enumerate(_slices(call, queries)):
+            steps += _a1111_chunk_steps(call, part, 20 + number, half=half)
+            steps += _drop(19 + number) if number else []
+        steps += _drop(20 + number)
+    return steps if call.picture else [*steps, (RESULT, size), *_drop(joined)]
+
+
+def _a1111_chunk_steps(call: Call, queries: int, piece: int, *, half: bool) -> list[Step]:
+    queries = min(queries, call.queries)
+    scores, keys = call.score_bytes(queries), call.key_bytes
+    steps: list[Step] = [(5, call.itemsize), (6, scores), *_drop(5), (7, _autocast(call, scores) if half else scores)]
+    steps += _drop(6)
+    if half:
+        steps += [(8, _autocast(call, keys)), (9, scores), (11, keys)]
+    return [*steps, (piece, call.query_bytes(queries)), *_drop(*((9, 11, 8) if half else ()), 7)]
 
 
 def split_steps(call: Call, free_bytes: int, factor: float) -> int:

@@ -214,7 +214,7 @@ class _Writer:
         self._operations: list[Operation] = []
         self._loads: list[int] = []
         self._bare_loads: list[int] = []
-        self._blocks: list[Operation | None] = []
+        self._blocks: list[tuple[Operation, ...]] = []
         self._free_slots: list[int] = []
         self._slot_count = 0
 
@@ -222,15 +222,14 @@ class _Writer:
         return Layout(tuple(self._operations), tuple(self._loads), tuple(self._bare_loads))
 
     def take(self, size: int) -> None:
-        self._blocks.append(self._take(size))
+        self._blocks.append((self._take(size),))
 
     def at_once(self, size: int) -> None:
         self._operations.append((AT_ONCE, size))
         self._loads += (size, ~size)
 
     def give_back(self, distance: int) -> None:
-        block = self._blocks[-distance]
-        if block is not None:
+        for block in self._blocks[-distance]:
             self._give_back(block)
 
     def attend(self, shape: CallShape, steps: Sequence[tuple[int, bool]], size: int) -> None:
@@ -242,10 +241,12 @@ class _Writer:
                 size += 1
             elif name in operands:
                 self.give_back(operands[name])
-                self._blocks[-operands[name]] = None
+                self._blocks[-operands[name]] = ()
             else:
                 self._give_back(local.pop(name))
-        self._blocks.append(local[RESULT])
+        result = local.pop(RESULT)
+        self._blocks[-operands[QUERY]] += tuple(local.values())
+        self._blocks.append((result,))
 
     def _take(self, size: int) -> Operation:
         if self._free_slots:

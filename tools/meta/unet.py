@@ -11,8 +11,8 @@ from torch.nn import functional
 
 from tools.meta.layers import FORGE, Conv, Gated, GroupNorm, LayerNorm, Linear, Style, sinusoids
 
-Attend = Callable[[Tensor, Tensor, Tensor, int], Tensor]
-"""Attention over tokens: query, key, value of [batch, tokens, heads × size], and the number of heads."""
+Attend = Callable[[list[Tensor], int], Tensor]
+"""Attention over tokens: query, key and value of [batch, tokens, heads × size], and the number of heads."""
 
 
 @dataclass(frozen=True)
@@ -49,11 +49,9 @@ class Attention(nn.Module):
         self.to_out = Linear(width, width)
 
     def forward(self, x: Tensor, context: Tensor | None = None) -> Tensor:
-        q = self.to_q(x)
         source = x if context is None else context
-        k = self.to_k(source)
-        v = self.to_v(source)
-        return self.to_out(self.attend(q, k, v, self.heads))
+        operands = [self.to_q(x), self.to_k(source), self.to_v(source)]
+        return self.to_out(self.attend(operands, self.heads))
 
 
 def nn_linear(inputs: int, outputs: int) -> Linear:

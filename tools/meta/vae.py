@@ -11,8 +11,8 @@ from torch.nn import functional
 
 from tools.meta.layers import FORGE, Conv, GroupNorm, Style
 
-AttendPicture = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""Single-head attention over a picture's positions: query, key, value and result of [batch, channels, rows, columns]."""
+AttendPicture = Callable[[list[Tensor]], Tensor]
+"""Single-head attention over a picture's positions: query, key, value and result are [batch, channels, rows, columns]."""
 
 
 @dataclass(frozen=True)
@@ -69,10 +69,8 @@ class PictureAttention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         h = self.norm(x)
-        q = self.q(h)
-        k = self.k(h)
-        v = self.v(h)
-        h = self.attend(q, k, v)
+        operands = [self.q(h), self.k(h), self.v(h)]
+        h = self.attend(operands)
         h = self.proj_out(h)
         return x + h
 
