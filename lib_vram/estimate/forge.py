@@ -90,9 +90,17 @@ class ForgeMemory:
 
 def part_that_fits(size_bytes: int, free_bytes: int, inference_bytes: int) -> int:
     """Return how much of a model Forge puts on the card: all of it when the reserve stays free, else a part."""
-    room_bytes = free_bytes - inference_bytes
-    if room_bytes >= size_bytes:
+    if free_bytes - inference_bytes >= size_bytes:
         return size_bytes
+    return least_part(size_bytes, free_bytes, inference_bytes)
+
+
+def least_part(size_bytes: int, free_bytes: int, inference_bytes: int) -> int:
+    """Return the part that Forge loads of a model that does not fit whole (``model_gpu_memory_when_using_cpu_swap``).
+
+    Also a lower bound for one that does: it grows with the free memory, and never faster.
+    """
+    room_bytes = free_bytes - inference_bytes
     return min(size_bytes, int(max(0, room_bytes / MODEL_FACTOR, room_bytes - SWAP_SLACK_BYTES)))
 
 
@@ -109,20 +117,31 @@ def forge_decides(
 
 
 def forge_least(request: Request, works: tuple[Work, ...], weights: ModelWeights, empty_bytes: int) -> tuple[int, ...]:
-    """Return for each work a lower bound of what Forge has on the card: its own model on an otherwise empty card.
+    """Return for each work a lower bound of what Forge has on the card: its own models on an otherwise empty card.
 
-    Other models beside it leave less room for this one, but never less in all: what the part loaded loses is
-    at most 1/1.3 of what the others take.
+    Other models beside them leave less room, but never less in all, because :func:`least_part` loses less than
+    they take. More pixels never lower the bound, for the same reason. A ControlNet that stayed from an earlier
+    pass makes the UNet's part smaller, so it counts only where both are loaded together.
     """
     most_held_bytes = max((held_bytes(work) for work in works), default=0)
+    reloads = any(work.phase in ("hires_upscale", "detailer") for work in works)
     least = []
     for work in works:
-        model = models_of(request, work, weights)[0]
-        part_bytes = part_that_fits(
-            model.size_bytes, empty_bytes - most_held_bytes, request.forge.inference_memory_bytes
-        )
-        least.append((0 if request.forge.never_oom_unet else part_bytes) + _least_held_bytes(work))
+        models = models_of(request, work, weights)
+        alone = models[:1] if reloads else models
+        least.append(_least_loaded(request, alone, empty_bytes - most_held_bytes) + _least_held_bytes(work))
     return tuple(least)
+
+
+def _least_loaded(request: Request, models: tuple[Model, ...], free_bytes: int) -> int:
+    """Return what Forge loads at the least of ``models``, which come together and in this order."""
+    if request.forge.never_oom_unet:
+        return 0
+    loaded_bytes = 0
+    for model in models:
+        reserve_bytes = request.forge.inference_memory_bytes
+        loaded_bytes += least_part(model.size_bytes, free_bytes - loaded_bytes, reserve_bytes)
+    return loaded_bytes
 
 
 def held_bytes(work: Work) -> int:
