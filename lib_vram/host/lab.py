@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import lib_vram
 from lib_vram.errors import BadInput
 from lib_vram.host.base import FieldWrite, GuardMode, Settings
 from lib_vram.machine.card import Card, Holder
@@ -58,8 +57,8 @@ _MOST_LORAS = 100
 
 DEFAULT_CARD = CARDS[4]
 DEFAULT_OTHERS_BYTES = GIB
-OTHER_PROGRAMS = ("browser", 4312)
-"""Name and process number of the program that holds the Lab's "other programs" memory."""
+OTHER_PROGRAMS = ("virtual-browser", 4312)
+"""Name and process number of the made-up program that holds the Lab's "other programs" memory."""
 
 
 @dataclass
@@ -98,11 +97,11 @@ class LabHost:
     @property
     def title(self) -> str:
         """What stands on the tab's last section."""
-        return f"the Lab, by the rules of {self._title}"
+        return f"Lab ({self._title})"
 
     def version(self) -> str:
-        """Return the Lab's version, which is ours."""
-        return lib_vram.__version__
+        """Return nothing: the Lab is as old as VRAM Guard itself."""
+        return ""
 
     def settings(self) -> Settings:
         """Return the choices made in the Lab's page."""

@@ -153,7 +153,7 @@ def _generation_tab(page: Page, name: Mode) -> None:
     run_argument = gr.Textbox("", visible=False, elem_id=f"{name}_vram_guard_run", label="run")
     inputs = {**page.shared, **fields}
     handler = _handler(page, name, list(inputs))
-    generate.click(handler, [run_argument, *inputs.values()], outputs, show_progress="hidden")
+    generate.click(handler, [run_argument, *inputs.values()], outputs, show_progress="hidden", api_name=False)
     if name == "txt2img":
         _examples(page, fields)
 
@@ -273,12 +273,12 @@ def _control_unit(elem_id: str, unit: int, fields: Fields) -> None:
 
 def _results(page: Page, name: str) -> list[gr.components.Component]:
     progress = gr.HTML("", elem_id=f"{name}_progress")
+    log = gr.HTML("", elem_id=f"html_log_{name}")
     gallery = gr.Gallery(
         label=page.words("gallery"), elem_id=f"{name}_gallery", columns=2, height=420, preview=False,
         object_fit="contain",
     )  # fmt: skip
     infotext = gr.HTML(tag("p", page.words("waiting"), class_="lab-hint"), elem_id=f"html_info_{name}")
-    log = gr.HTML("", elem_id=f"html_log_{name}")
     return [progress, gallery, infotext, log]
 
 

@@ -81,6 +81,9 @@ class PageFiles:
             if message["type"] == "http.response.start":
                 start.append(message)
                 return
+            if message["type"] != "http.response.body":
+                await send(message)
+                return
             body.append(message.get("body", b""))
             if not message.get("more_body"):
                 await self._send_page(start[0], b"".join(body), send)

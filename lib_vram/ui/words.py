@@ -55,10 +55,10 @@ def need_figure(phase: PhaseEstimate, available_bytes: int) -> str:
 
 
 def peak_figure(estimate: Estimate) -> str:
-    """Return the figure of the bar: the peak of what runs, and what would be needed by what does not."""
-    if estimate.verdict == "wont_fit" and estimate.binding:
-        return need_figure(estimate.binding, estimate.available_bytes)
-    return figure(estimate.peak_bytes)
+    """Return the figure of the bar: what the binding phase needs, by which it fits or not."""
+    if estimate.binding is None:
+        return figure(estimate.peak_bytes)
+    return need_figure(estimate.binding, estimate.available_bytes)
 
 
 def missing_figure(estimate: Estimate) -> str:

@@ -50,8 +50,8 @@ WRITES = (FieldWrite("batch_size", 1, 4), FieldWrite("batch_count", 4, 1), Field
 @pytest.mark.parametrize(
     ("verdict", "text"),
     [
-        (FITS, "✓ fits 6.2 of 11.0 GiB · peak in VAE decode"),
-        (TIGHT, "! tight 10.4 of 11.0 GiB · peak in hires sampling · may slow down"),
+        (FITS, "✓ fits 6.3 of 11.0 GiB · peak in VAE decode"),
+        (TIGHT, "! tight 10.5 of 11.0 GiB · peak in hires sampling · may slow down"),
         (WONT_FIT, "✕ won't fit 13.1 of 11.0 GiB · VAE decode"),
         (UNKNOWN, "? unknown no GPU: nothing to compute"),
     ],
@@ -74,7 +74,7 @@ def test_the_bar_speaks_every_language_of_the_catalogue(language, text):
 def test_the_bar_is_one_button_that_says_what_it_opens():
     assert view.bar(FITS, REQUEST, "en") == (
         '<button type="button" class="vg-open" aria-expanded="false"'
-        ' title="✓ fits 6.2 of 11.0 GiB · peak in VAE decode">'
+        ' title="✓ fits 6.3 of 11.0 GiB · peak in VAE decode">'
         '<span class="vg-sign" aria-hidden="true">✓</span>'
         '<span class="vg-word">fits</span>'
         '<span class="vg-meter" aria-hidden="true">'
@@ -83,7 +83,7 @@ def test_the_bar_is_one_button_that_says_what_it_opens():
         '<span class="vg-seg vg-active" style="width:10.8%"></span>'
         '<span class="vg-seg vg-extra" style="width:5.8%"></span>'
         "</span>"
-        '<span class="vg-tail"><span class="vg-figure">6.2 of 11.0 GiB</span>'
+        '<span class="vg-tail"><span class="vg-figure">6.3 of 11.0 GiB</span>'
         '<span class="vg-part">peak in VAE decode</span></span>'
         "</button>"
     )
@@ -163,6 +163,6 @@ def test_a_field_that_had_no_value_is_shown_without_a_before():
 
 
 def test_figures_are_exact_to_the_megabyte_boundary():
-    near = estimate("fits", phase(resident=1.0, floor=1 - 1 / 1024))
+    near = estimate("fits", phase(resident=1.0, minimum=1 - 1 / 1024))
     assert view.bar_text(near, "en").startswith("✓ fits 2.0 of 11.0 GiB")
-    assert MIB * 1024 == GIB
+    assert near.binding.needs_bytes == 2 * GIB - MIB
