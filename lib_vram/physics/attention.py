@@ -41,6 +41,7 @@ AUTOCAST_ITEMSIZE = 4
 """Autocast computes a softmax in fp32."""
 
 Step = tuple[int, int]
+"""Where heads are folded into the batch by ``reshape`` alone, a batch of one is a view and nothing is copied."""
 
 
 class Call(NamedTuple):
@@ -112,7 +113,7 @@ def _forge_plain(call: Call, queries: int) -> list[Step]:
 def _a1111_plain(call: Call, queries: int) -> list[Step]:
     """The same, with the scores kept to the end and the probabilities in fp32 under autocast."""
     size, keys, scores = call.query_bytes(), call.key_bytes, call.score_bytes(call.queries)
-    copies = [(1, size), (2, keys), (3, keys), *_drop(QUERY, KEY, VALUE)]
+    copies = [(1, size), (2, keys), (3, keys), *_drop(QUERY, KEY, VALUE)] if call.batch > 1 else []
     cast = [(7, scores)] if call.itemsize < AUTOCAST_ITEMSIZE else []
     return [*copies, (4, scores), (5, scores), *_drop(4), (6, _autocast(call, scores)), *cast, (8, size),
             *_drop(*(7 for _ in cast)), (RESULT, size), *_drop(8)]  # fmt: skip
@@ -155,17 +156,23 @@ def _forge_split(call: Call, queries: int) -> list[Step]:
 
 def _a1111_split(call: Call, queries: int) -> list[Step]:
     size, keys = call.query_bytes(), call.key_bytes
-    steps: list[Step] = [(1, keys), *_drop(KEY), (2, size), (3, keys), (4, keys), *_drop(QUERY, 1, VALUE), (5, size)]
+    steps: list[Step] = [(1, keys), *_drop(KEY)]
+    operands = [QUERY, 1, VALUE]
+    if call.batch > 1:
+        steps += [(2, size), (3, keys), (4, keys), *_drop(*operands)]
+        operands = [2, 3, 4]
+    steps.append((5, size))
     for part in _slices(call, queries):
         scores = call.score_bytes(part)
         steps += [(6, scores), (7, scores), *_drop(6), (8, call.query_bytes(part)), *_drop(8, 7)]
-    return [*steps, *_drop(2, 3, 4), (RESULT, size), *_drop(5)]
+    return [*steps, *_drop(*operands), (RESULT, size), *_drop(5)]
 
 
 def _forge_sub_quad(call: Call, queries: int) -> list[Step]:
     """Chunks of the queries against all keys, each kept until they are put together."""
     size, keys = call.query_bytes(), call.key_bytes
-    steps: list[Step] = [(1, size), (3, keys), (2, keys)]
+    copies = call.batch > 1
+    steps: list[Step] = [(1, size), (3, keys), (2, keys)] if copies else []
     pieces = []
     for start in range(0, call.queries, queries):
         part = min(queries, call.queries - start)
@@ -176,24 +183,28 @@ def _forge_sub_quad(call: Call, queries: int) -> list[Step]:
     if len(pieces) > 1:
         steps += [(7, size), *_drop(*pieces)]
         pieces = [7]
-    return [*steps, (RESULT, size), *_drop(pieces[0], 1, 2, 3)]
+    return [*steps, (RESULT, size), *_drop(pieces[0], *((1, 2, 3) if copies else ()))]
 
 
 def _a1111_sub_quad(call: Call, queries: int) -> list[Step]:
     """The same into a result that is there from the start; over tokens, autocast makes the probabilities fp32."""
     size, keys = call.query_bytes(), call.key_bytes
-    steps: list[Step] = [(1, size), *_drop(QUERY), (2, keys), *_drop(KEY), (3, keys), *_drop(VALUE)]
+    steps: list[Step] = []
+    if call.picture or call.batch > 1:
+        steps += [(1, size), *_drop(QUERY), (2, keys), *_drop(KEY), (3, keys), *_drop(VALUE)]
     half = call.itemsize < AUTOCAST_ITEMSIZE and not call.picture
-    joined = RESULT if call.picture else 4
-    if call.queries <= queries:
-        steps += _a1111_chunk_steps(call, queries, joined, half=half)
-    else:
+    many = call.queries > queries
+    in_place = call.picture or (many and call.batch == 1)
+    joined = RESULT if in_place else 4
+    if many:
         steps.append((joined, size))
         for number, part in enumerate(_slices(call, queries)):
             steps += _a1111_chunk_steps(call, part, 20 + number, half=half)
             steps += _drop(19 + number) if number else []
         steps += _drop(20 + number)
-    return steps if call.picture else [*steps, (RESULT, size), *_drop(joined)]
+    else:
+        steps += _a1111_chunk_steps(call, queries, joined, half=half)
+    return steps if in_place else [*steps, (RESULT, size), *_drop(joined)]
 
 
 def _a1111_chunk_steps(call: Call, queries: int, piece: int, *, half: bool) -> list[Step]:

@@ -74,7 +74,7 @@ def _by_token(item: Tensor, heads: int) -> Tensor:
 
 def forge_plain(operands: list[Tensor], heads: int, part: int) -> Tensor:
     """Forge's attention with the whole score matrix."""
-    q, k, v = (_by_head(item, heads) for item in operands)
+    q, k, v = (_by_head(item, heads).contiguous() for item in operands)
     scores = torch.bmm(q, k.transpose(1, 2)) * SCALE
     del q, k
     scores = scores.softmax(dim=-1)
@@ -104,8 +104,8 @@ def a1111_plain(operands: list[Tensor], heads: int, part: int) -> Tensor:
 
 def forge_split(operands: list[Tensor], heads: int, part: int) -> Tensor:
     """Forge's split attention."""
-    q, k, v = (_by_head(item, heads) for item in operands)
-    result = torch.zeros_like(q)
+    q, k, v = (_by_head(item, heads).contiguous() for item in operands)
+    result = torch.zeros(q.shape, dtype=q.dtype, device=q.device)
     for start in range(0, q.shape[1], part):
         scores = torch.bmm(q[:, start:start + part], k.transpose(1, 2)) * SCALE
         weights = scores.softmax(dim=-1)
@@ -121,7 +121,7 @@ def a1111_split(operands: list[Tensor], heads: int, part: int) -> Tensor:
     operands[1] = operands[1] * SCALE
     q, k, v = [_by_head(item, heads) for item in operands]
     operands.clear()
-    result = torch.zeros_like(q)
+    result = torch.zeros(q.shape, dtype=q.dtype, device=q.device)
     for start in range(0, q.shape[1], part):
         scores = torch.bmm(q[:, start:start + part], k.transpose(1, 2))
         weights = scores.softmax(dim=-1)

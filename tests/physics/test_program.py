@@ -1,0 +1,110 @@
+"""A profile at a size: the trace of that size, exactly."""
+
+from __future__ import annotations
+
+import pytest
+
+from lib_vram.errors import DeviceOutOfMemory
+from lib_vram.physics.allocator import AllocatorConf, CachingAllocator, rounded
+from lib_vram.physics.attention import PLENTY, WAYS
+from lib_vram.physics.minimum import minimum_and_comfortable
+from lib_vram.physics.profile import FOLDER, load
+from lib_vram.physics.program import AT_ONCE, GIVE_BACK, EventTrace, Layout, Setting, expand
+from lib_vram.physics.raw import Event
+from lib_vram.units import MIB
+
+UNUSED = (Setting(2, 45, 67), Setting(1, 128, 128), Setting(4, 64, 96))
+"""Sizes from which no profile was made: odd, square and wide."""
+LOOPED = ("sdxl-denoise-fp16-forge", "sdxl-denoise-fp16-a1111", "sdxl-controlnet-fp16-forge")
+
+
+def profile_at(name: str, setting: Setting, attention: str = "sdpa", kept: int | None = 2) -> EventTrace:
+    """Return the trace of a shipped profile."""
+    profile = load(name)
+    assert profile is not None
+    host = name.rsplit("-", 1)[1]
+    return expand(profile, setting, attention, host if host in WAYS else "forge", PLENTY, kept)
+
+
+def test_the_floor_is_the_most_that_is_live_at_once() -> None:
+    layout = Layout(((0, 0), (AT_ONCE, 1), (1, 2), (0, GIVE_BACK), (1, GIVE_BACK)), (0, 1, ~1, 2, ~0, ~2), (0, 2, ~0, ~2))
+    trace = EventTrace(layout, (1000, 700, 400))
+    assert (trace.floor_bytes, trace.bare_floor_bytes) == (1700, 1400)
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in FOLDER.glob("*-fp16-*.json")))
+def test_a_replay_leaves_nothing_taken_and_peaks_at_the_floor(name: str) -> None:
+    trace = profile_at(name, UNUSED[0])
+    allocator = CachingAllocator()
+    trace.replay(allocator)
+    assert allocator.allocated_bytes == 0
+    assert trace.bare_floor_bytes <= trace.floor_bytes <= allocator.peak_allocated_bytes
+    assert allocator.peak_allocated_bytes <= trace.floor_bytes + 8 * MIB
+
+
+def test_a_replay_on_too_small_a_device_runs_out() -> None:
+    trace = profile_at("sd15-vae_decode-fp16-forge", UNUSED[0])
+    with pytest.raises(DeviceOutOfMemory):
+        trace.replay(CachingAllocator(trace.floor_bytes - 1))
+
+
+@pytest.mark.parametrize("name", LOOPED)
+@pytest.mark.parametrize("attention", ["sdpa", "math"])
+@pytest.mark.parametrize("setting", UNUSED)
+def test_a_loop_cut_short_gives_the_figures_of_the_whole(name: str, attention: str, setting: Setting) -> None:
+    short, whole = (profile_at(name, setting, attention, kept) for kept in (2, None))
+    assert len(short.operations) < len(whole.operations)
+    assert (short.floor_bytes, short.bare_floor_bytes) == (whole.floor_bytes, whole.bare_floor_bytes)
+    conf = AllocatorConf()
+    assert minimum_and_comfortable(short, conf, short.floor_bytes) == minimum_and_comfortable(whole, conf, whole.floor_bytes)
+
+
+def as_events(trace: EventTrace) -> list[tuple[str, int]]:
+    """Return what a trace does: each block, workspace and giving back, with its size."""
+    return [
+        ("free", 0) if size == GIVE_BACK else ("workspace" if slot == AT_ONCE else "alloc", trace.sizes[size])
+        for slot, size in trace.operations
+    ]
+
+
+def as_asked(events: list[Event]) -> list[tuple[str, int]]:
+    """Return the same of a fresh trace."""
+    sizes = {"alloc": lambda values: rounded(values[1]), "workspace": lambda values: rounded(sum(values))}
+    return [(kind, sizes[kind](values) if kind in sizes else 0) for kind, values in events]
+
+
+TRACED = [
+    ("sd15", "denoise", "forge", "sdpa"),
+    ("sd15", "denoise", "forge", "split"),
+    ("sdxl", "denoise", "forge", "sdpa"),
+    ("sd15", "denoise", "a1111", "split"),
+    ("sd15", "denoise", "a1111", "math"),
+    ("sd15", "denoise", "a1111", "sub_quad"),
+    ("sd15", "denoise", "forge", "math"),
+    ("sdxl", "controlnet", "forge", "sub_quad"),
+    ("sdxl", "text_encode", "forge", "sdpa"),
+    *[("sd15", part, "forge", kind) for part in ("vae_decode", "vae_encode") for kind in WAYS["forge"]],
+    *[("sd15", "vae_decode", "a1111", kind) for kind in WAYS["a1111"]],
+]
+
+
+@pytest.mark.parametrize(("family", "part", "host", "kind"), TRACED)
+@pytest.mark.parametrize("setting", [Setting(2, 45, 67), Setting(1, 38, 51)])
+def test_a_profile_is_a_fresh_trace_event_by_event(
+    family: str, part: str, host: str, kind: str, setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch = pytest.importorskip("torch")
+    from lib_vram.physics import attention
+    from tools import trace_profiles as tool
+    from tools.meta.attention import Attend
+
+    monkeypatch.setattr(attention, "KEPT_SLICES", 10**6)
+    free = 3 * 2**26 if kind in attention.SELF_SLICING else PLENTY
+    attend = Attend(host, kind, free)
+    way = attend.picture if part.startswith("vae") else attend.tokens
+    fresh = tool.PARTS[part](family, torch.float16, tool.STYLES[host], way).at(setting)
+    profile = load(f"{family}-{part}-fp16-{host}")
+    assert profile is not None
+    trace = expand(profile, setting, kind, host, free, kept=None)
+    assert as_events(trace) == as_asked(fresh.events)
+    assert trace.floor_bytes == fresh.peak_bytes
