@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from lib_vram.estimate.flags import offload_mode, replayed_conf, vae_dtype
 from lib_vram.estimate.residency import CONTEXT_HIGH_BYTES, CONTEXT_LOW_BYTES, Placed
 from lib_vram.estimate.result import PhaseEstimate
-from lib_vram.estimate.timeline import CPU_UPSCALERS, LATENT_FACTOR, latent_floor, uses_latent_upscaler
+from lib_vram.estimate.timeline import CPU_UPSCALERS, LATENT_FACTOR, latent_floor, uses_latent_upscaler, vae_tile
 from lib_vram.message import Message, say
 from lib_vram.request import Request
 
@@ -56,9 +56,9 @@ def _general_notes(request: Request, placed: tuple[Placed, ...]) -> Iterator[Mes
     if (request.width % LATENT_FACTOR, request.height % LATENT_FACTOR) != (0, 0):
         width, height = latent_floor(request.width), latent_floor(request.height)
         yield say("estimate.size_cut", width=request.width, height=request.height, to_width=width, to_height=height)
-    tiles = [item.component.tile for item in placed if item.component.tile]
-    if tiles:
-        yield say("estimate.tiles", tile=tiles[0])
+    tile = vae_tile(request, "vae_decode")
+    if tile and any(item.component.tile for item in placed):
+        yield say("estimate.tiles", tile=tile)
     if any(item.component.dtype == "fp32" for item in placed):
         yield say("estimate.fp32_not_measured")
     if request.hires and request.mode == "txt2img" and _upscaler_uses_the_card(request):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from lib_vram.estimate.flags import compute_dtype, offload_mode, replayed_conf, uses_two_halves, vae_dtype
@@ -43,6 +44,11 @@ TAESD_BYTES_PER_PIXEL = 64 * 2 * 3
 
 DEFAULT_TILE = 768
 """Side of a tile in pixels where the request names none (A1111, our own tiled decode)."""
+TILE_BYTES_PER_PIXEL = 2176
+"""What a decode needs per pixel in half precision, measured (see docs/how-it-computes.md)."""
+MIDDLE_BYTES_PER_PIXEL = 6 * 512 * 2 / 64
+"""What the middle block of our tiled decode needs per pixel of the whole picture: normalised map, keys, values and a
+convolution's workspace of the size of two, and one to spare, each of 512 channels for 64 pixels, in half precision."""
 FORGE_TILE = 512
 """Forge decodes tiles of 64×64 latents and the same area as 32×128 and 128×32 (backend/patcher/vae.py)."""
 
@@ -225,12 +231,28 @@ def _picture_bytes(request: Request, width: int, height: int, batch: int) -> int
 def _vae_component(
     request: Request, part: Literal["vae_decode", "vae_encode"], width: int, height: int, batch: int
 ) -> Component:
-    tile = vae_tile(request, part)
-    return Component(
-        family=request.model.family, part=part, width=width, height=height, batch=1 if tile else batch,
-        dtype=vae_dtype(request), attention=request.attention, cfg=False, host=code_host(request),
-        tile=tile if tile and tile < max(width, height) else None, alloc_conf=replayed_conf(request.alloc_conf),
+    whole = Component(
+        family=request.model.family, part=part, width=width, height=height, batch=batch, dtype=vae_dtype(request),
+        attention=request.attention, cfg=False, alloc_conf=replayed_conf(request.alloc_conf), host=code_host(request),
     )  # fmt: skip
+    tile = vae_tile(request, part)
+    if tile is None:
+        return whole
+    if tile >= max(width, height):
+        return replace(whole, batch=1)
+    if request.host == "forge":
+        return replace(whole, batch=1, tile=tile)
+    return _in_our_tiles(whole, tile)
+
+
+def _in_our_tiles(whole: Component, tile: int) -> Component:
+    """Our decode in tiles brings its own attention, a bounded number of queries at a time.
+
+    Its middle block sees the whole latent, so from some size down a smaller tile needs no less.
+    """
+    least = math.sqrt(whole.width * whole.height * MIDDLE_BYTES_PER_PIXEL / TILE_BYTES_PER_PIXEL)
+    needed = LATENT_FACTOR * math.ceil(least / LATENT_FACTOR)
+    return replace(whole, batch=1, tile=max(tile, needed), attention="sdpa", host="forge")
 
 
 def vae_tile(request: Request, part: Literal["vae_decode", "vae_encode"]) -> int | None:

@@ -9,16 +9,10 @@ from lib_vram.errors import VramGuardError
 from lib_vram.estimate.flags import unet_dtype, vae_dtype
 from lib_vram.message import Message, say
 from lib_vram.model.inspect import Checkpoint, inspect_file
+from lib_vram.physics.weights import FORGE_SDXL_TEXT_ENCODERS_BYTES, weights_bytes
 from lib_vram.request import Family, Request, WeightsDtype
-from lib_vram.units import MIB
 
 Inspect = Callable[[str], Checkpoint]
-
-BYTES_PER_PARAMETER: dict[WeightsDtype, float] = {
-    "fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1,
-    "q8_0": 34 / 32, "q4_k": 144 / 256, "q4_0": 18 / 32, "nf4": 0.55,
-}  # fmt: skip
-"""GGUF block sizes over weights in a block; nf4 is Forge's own figure, quantisation state included."""
 
 
 @dataclass(frozen=True)
@@ -63,9 +57,6 @@ ARCHITECTURES: dict[Family, Architecture] = {
     ),
 }
 
-FORGE_SDXL_TEXT_ENCODERS_BYTES = int(2144.35 * MIB)
-"""Forge's "Model Require" for SDXL's two text encoders, the same in every published log of June 2025 builds."""
-
 
 @dataclass(frozen=True)
 class ModelWeights:
@@ -90,17 +81,16 @@ def weights_of(request: Request, inspect: Inspect = inspect_file) -> ModelWeight
     if known is None:
         return None
     counts, notes = _counts(request, known, inspect)
-    unet_factor = BYTES_PER_PARAMETER[unet_dtype(request)]
-    text_factor = 4 if unet_dtype(request) == "fp32" else 2
-    vae_factor = BYTES_PER_PARAMETER[vae_dtype(request)]
+    unet, vae = unet_dtype(request), vae_dtype(request)
+    plain: WeightsDtype = "fp32" if unet == "fp32" else "fp16"
     return ModelWeights(
-        unet_bytes=int(counts["unet"] * unet_factor),
-        block_bytes=int(known.block * unet_factor),
-        unet_layer_bytes=int(known.unet_layer * max(2, unet_factor)),
-        text_encoders_bytes=_text_encoders_bytes(request, counts["text_encoders"] * text_factor),
-        text_layer_bytes=known.text_layer * text_factor,
-        vae_bytes=int(counts["vae"] * vae_factor),
-        vae_layer_bytes=int(known.vae_layer * vae_factor),
+        unet_bytes=weights_bytes(counts["unet"], unet),
+        block_bytes=weights_bytes(known.block, unet),
+        unet_layer_bytes=weights_bytes(known.unet_layer, plain),
+        text_encoders_bytes=_text_encoders_bytes(request, weights_bytes(counts["text_encoders"], plain)),
+        text_layer_bytes=weights_bytes(known.text_layer, plain),
+        vae_bytes=weights_bytes(counts["vae"], vae),
+        vae_layer_bytes=weights_bytes(known.vae_layer, vae),
         notes=notes,
     )
 
@@ -108,7 +98,7 @@ def weights_of(request: Request, inspect: Inspect = inspect_file) -> ModelWeight
 def controlnet_bytes(family: Family, dtype: WeightsDtype) -> int:
     """Return what a full ControlNet of ``family`` weighs; 0 for a family whose ControlNets are not known yet."""
     known = ARCHITECTURES.get(family)
-    return int(known.controlnet * BYTES_PER_PARAMETER[dtype]) if known else 0
+    return weights_bytes(known.controlnet, dtype) if known else 0
 
 
 def _text_encoders_bytes(request: Request, counted_bytes: int) -> int:

@@ -179,3 +179,20 @@ def test_the_lower_bound_is_one(family, side, batch, card, reserve, controlnets,
     least = forge_least(request, works, weights, card * GIB - 460 * MIB)
     for bound, item in zip(least, place(request, works, weights), strict=True):
         assert bound <= item.resident_bytes - 460 * MIB
+
+
+def test_a_published_log_is_met():
+    """SD 1.5 in fp32 on a small card (lllyasviel/stable-diffusion-webui-forge, issue 1598), figures in MB of 2**20.
+
+    It frees 5797.46 for the UNet and 2592.85 for the VAE, and loads 1306.94 of 3278.81 with 3235.60 free.
+    """
+    request = a_request(
+        host="forge", host_args=["--all-in-fp32", "--vae-in-fp32"], forge={"inference_memory_bytes": 1535 * MIB}
+    )
+    weights = weights_of(request)
+    sampling, decode = (work.component for work in timeline(request)[1:])
+    to_free = 1.3 * weights.unet_bytes + max(1535 * MIB, denoise_estimate_bytes(sampling, 2))
+    assert to_free / MIB == pytest.approx(5797.46, abs=0.02)
+    assert (1.3 * weights.vae_bytes + vae_estimate_bytes(decode)) / MIB == pytest.approx(2592.85, abs=0.02)
+    loaded = part_that_fits(weights.unet_bytes, int(3235.60 * MIB), 1535 * MIB)
+    assert loaded / MIB == pytest.approx(1306.94, rel=0.001)

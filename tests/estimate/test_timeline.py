@@ -112,6 +112,13 @@ def test_tiles_are_the_host_s_and_a_picture_no_larger_than_a_tile_is_not_cut(hos
     assert timeline(request)[-1].component.tile == tile
 
 
+@pytest.mark.parametrize(("side", "asked", "used"), [(1024, 256, 256), (2048, 256, 432), (2048, 512, 512)])
+def test_our_tiles_need_no_less_than_the_decoder_s_middle_which_sees_everything(side, asked, used):
+    request = a_request(width=side, height=side, vae={"tiled": True, "tile_size": asked})
+    decode = timeline(request)[-1].component
+    assert (decode.tile, decode.attention, decode.host) == (used, "sdpa", "forge")
+
+
 def test_a1111_s_tiles_are_for_decoding_only_and_forge_s_for_both():
     a1111 = a_request(mode="img2img", width=1024, height=1024, vae={"tiled": True})
     forge = a_request(host="forge", mode="img2img", width=1024, height=1024, forge={"never_oom_vae": True})
