@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from lib_vram.errors import VramGuardError
 from lib_vram.estimate.flags import unet_dtype, vae_dtype
 from lib_vram.message import Message, say
 from lib_vram.model.inspect import Checkpoint, inspect_file
 from lib_vram.physics.weights import FORGE_SDXL_TEXT_ENCODERS_BYTES, weights_bytes
-from lib_vram.request import Family, Request, WeightsDtype
+from lib_vram.request import Dtype, Family, HostName, Request, WeightsDtype
 
 Inspect = Callable[[str], Checkpoint]
 
@@ -81,17 +82,26 @@ def weights_of(request: Request, inspect: Inspect = inspect_file) -> ModelWeight
     if known is None:
         return None
     counts, notes = _counts(request, known, inspect)
-    unet, vae = unet_dtype(request), vae_dtype(request)
+    measured = _measured(request.host, request.model.family)
+    sizes = _weigh(known, tuple(counts.items()), unet_dtype(request), vae_dtype(request), measured)
+    return replace(sizes, notes=notes)
+
+
+@lru_cache(maxsize=256)
+def _weigh(
+    known: Architecture, counts: tuple[tuple[str, int], ...], unet: WeightsDtype, vae: Dtype, measured_bytes: int | None
+) -> ModelWeights:
+    parameters = dict(counts)
     plain: WeightsDtype = "fp32" if unet == "fp32" else "fp16"
+    text_encoders_bytes = weights_bytes(parameters["text_encoders"], plain)
     return ModelWeights(
-        unet_bytes=weights_bytes(counts["unet"], unet),
+        unet_bytes=weights_bytes(parameters["unet"], unet),
         block_bytes=weights_bytes(known.block, unet),
         unet_layer_bytes=weights_bytes(known.unet_layer, plain),
-        text_encoders_bytes=_text_encoders_bytes(request, weights_bytes(counts["text_encoders"], plain)),
+        text_encoders_bytes=text_encoders_bytes if measured_bytes is None else measured_bytes,
         text_layer_bytes=weights_bytes(known.text_layer, plain),
-        vae_bytes=weights_bytes(counts["vae"], vae),
+        vae_bytes=weights_bytes(parameters["vae"], vae),
         vae_layer_bytes=weights_bytes(known.vae_layer, vae),
-        notes=notes,
     )
 
 
@@ -101,10 +111,9 @@ def controlnet_bytes(family: Family, dtype: WeightsDtype) -> int:
     return weights_bytes(known.controlnet, dtype) if known else 0
 
 
-def _text_encoders_bytes(request: Request, counted_bytes: int) -> int:
-    if request.host == "forge" and request.model.family == "sdxl":
-        return FORGE_SDXL_TEXT_ENCODERS_BYTES
-    return counted_bytes
+def _measured(host: HostName, family: Family) -> int | None:
+    """Return what the host itself says its text encoders take, where that is not what their counts come to."""
+    return FORGE_SDXL_TEXT_ENCODERS_BYTES if (host, family) == ("forge", "sdxl") else None
 
 
 def _counts(request: Request, known: Architecture, inspect: Inspect) -> tuple[dict[str, int], tuple[Message, ...]]:
