@@ -11,6 +11,9 @@ from lib_vram.estimate.timeline import CPU_UPSCALERS, LATENT_FACTOR, latent_floo
 from lib_vram.message import Message, say
 from lib_vram.request import Request
 
+VAE_PHASES = ("vae_encode", "hires_upscale", "vae_decode")
+"""Phases in which only the VAE works: Forge catches its running out of memory and goes on in tiles."""
+
 
 def later_notes(request: Request) -> tuple[Message, ...]:
     """Return what of ``request`` needs memory that cannot be computed yet: the verdict stays open for these."""
@@ -32,7 +35,7 @@ def notes_on(
 def _forge_notes(
     request: Request, placed: tuple[Placed, ...], phases: tuple[PhaseEstimate, ...], room_bytes: int
 ) -> Iterator[Message]:
-    if any(phase.name == "vae_decode" and phase.needs_bytes > room_bytes for phase in phases):
+    if any(phase.name in VAE_PHASES and phase.needs_bytes > room_bytes for phase in phases):
         yield say("estimate.forge_retries_tiled")
     if any("swap" in dict(item.resident) for item in placed):
         yield say("estimate.forge_swaps")
