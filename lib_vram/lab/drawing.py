@@ -32,7 +32,9 @@ def draw(width: int, height: int, seed: int) -> Image.Image:
 def _hill(pen: ImageDraw.ImageDraw, chance: random.Random, width: int, height: int, layer: int, colour: str) -> None:
     base = height * (55 + 13 * layer) // 100
     swing = height // (8 + 2 * layer)
-    points = [(width * step // (_HILL_POINTS - 1), base + chance.randint(-swing, swing // 2)) for step in range(_HILL_POINTS)]
+    points = [
+        (width * step // (_HILL_POINTS - 1), base + chance.randint(-swing, swing // 2)) for step in range(_HILL_POINTS)
+    ]
     pen.polygon([(0, height), *points, (width, height)], fill=colour)
 
 

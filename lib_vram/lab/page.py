@@ -75,7 +75,9 @@ def _header(page: Page) -> None:
     gr.HTML(tag("div", title, intro, class_="lab-header"))
     with gr.Row(elem_id="lab_try"):
         gr.HTML(tag("p", page.words("try_intro"), class_="lab-hint"))
-        page.examples = {key: gr.Button(page.words(f"try_{key}"), size="sm", elem_id=f"lab_try_{key}") for key in EXAMPLES}
+        page.examples = {
+            key: gr.Button(page.words(f"try_{key}"), size="sm", elem_id=f"lab_try_{key}") for key in EXAMPLES
+        }
 
 
 def _machine(page: Page) -> None:
@@ -245,9 +247,7 @@ def _hires(fields: Fields) -> None:
             fields["hr_upscaler"] = gr.Dropdown(
                 list(UPSCALERS), value=UPSCALERS[0], label="Upscaler", elem_id="txt2img_hr_upscaler"
             )
-            fields["hr_scale"] = gr.Slider(
-                1, 4, value=2, step=0.05, label="Upscale by", elem_id="txt2img_hr_scale"
-            )
+            fields["hr_scale"] = gr.Slider(1, 4, value=2, step=0.05, label="Upscale by", elem_id="txt2img_hr_scale")
         with gr.Row():
             fields["hr_resize_x"] = gr.Slider(
                 0, 4096, value=0, step=8, label="Resize width to", elem_id="txt2img_hr_resize_x"

@@ -51,9 +51,7 @@ def form_of(values: Mapping[str, Any], units: int) -> dict[str, Any]:
     return form
 
 
-def generate(
-    guard: Guard, tab: Mode, form: Mapping[str, Any], run_argument: str, language: str
-) -> Iterator[State]:
+def generate(guard: Guard, tab: Mode, form: Mapping[str, Any], run_argument: str, language: str) -> Iterator[State]:
     """Run one generation and yield what to show after each step; errors are shown as the WebUIs show them."""
     try:
         run = LabRun(guard.host.request_from_form(tab, form))
@@ -142,4 +140,3 @@ def pictures(request: Request) -> list[Image.Image]:
     """Return as many drawn pictures as the request makes, in their final size."""
     width, height = request.hires_size() or (request.width, request.height)
     return [draw(width // 8 * 8, height // 8 * 8, seed) for seed in range(1, request.images + 1)]
-

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 import re
 from collections.abc import Awaitable, Callable, MutableMapping
 from pathlib import Path
@@ -24,8 +23,6 @@ _ELSEWHERE = re.compile(rb'<script\s+src="https://[^>]*></script>|<link[^>]*http
 
 Message = MutableMapping[str, Any]
 Send = Callable[[Message], Awaitable[None]]
-
-
 
 
 def make_app(language: str = "en") -> FastAPI:

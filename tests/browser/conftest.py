@@ -94,7 +94,9 @@ class LabPage:
 
     def wait_for_pictures(self, count: int) -> None:
         """Wait until the gallery holds ``count`` pictures."""
-        gallery = f"document.querySelectorAll('#{self.tab}_gallery .thumbnail-item img, #{self.tab}_gallery .grid-wrap img')"
+        gallery = (
+            f"document.querySelectorAll('#{self.tab}_gallery .thumbnail-item img, #{self.tab}_gallery .grid-wrap img')"
+        )
         self.page.wait_for_function(f"new Set([...{gallery}].map(image => image.src)).size === {count}", timeout=20_000)
 
     def area(self, elem_id: str) -> Any:

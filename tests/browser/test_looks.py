@@ -33,7 +33,8 @@ selector => {
 """
 TEXTS = (
     ".vram-guard :is(.vg-sign, .vg-word, .vg-figure, .vg-part, .vg-fix, .vg-binding, .vg-row-name, .vg-row-need,"
-    " .vg-row-numbers, .vg-legend li, .vg-notes li, .vg-button, .vg-ask-title, .vg-ask-sentence, .vg-cost, .vg-ask-again)"
+    " .vg-row-numbers, .vg-legend li, .vg-notes li, .vg-button, .vg-ask-title, .vg-ask-sentence, .vg-cost,"
+    " .vg-ask-again)"
 )
 
 
@@ -99,7 +100,12 @@ def test_the_tab_shows_the_request_the_card_the_sources_and_the_version_and_reme
     lab.bar.locator(".vg-word").wait_for(timeout=30_000)
     lab.show_tab("VRAM Guard")
     tab.locator("[data-localised]").wait_for(timeout=10_000)
-    assert [fold.get_attribute("open") is not None for fold in tab.locator("details").all()] == [True, True, False, True]
+    assert [fold.get_attribute("open") is not None for fold in tab.locator("details").all()] == [
+        True,
+        True,
+        False,
+        True,
+    ]
 
 
 def test_forge_shows_its_own_settings_and_its_never_oom_switch_is_what_a_fix_uses(lab):

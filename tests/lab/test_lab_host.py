@@ -105,7 +105,12 @@ def test_a_field_that_cannot_be_used_is_named(host, change, field):
 @given(
     st.dictionaries(
         st.sampled_from([*FORM, "prompt", "controlnets", "enable_hr", "hr_scale", "gpu_weights_mb", "vae_tiled"]),
-        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9) | st.lists(st.integers(), max_size=2),
+        st.none()
+        | st.booleans()
+        | st.integers()
+        | st.floats()
+        | st.text(max_size=9)
+        | st.lists(st.integers(), max_size=2),
     )
 )
 def test_whatever_a_form_holds_it_is_a_request_or_a_named_fault(changes):
@@ -129,7 +134,9 @@ def test_a_fix_writes_only_the_fields_that_differ(host):
 
 def test_what_a_fix_writes_makes_the_planned_request_when_it_is_read_again(host):
     original = request(host, enable_hr=True, hr_scale=2)
-    changed = original.replace(batch_size=1, batch_count=6, hires=Hires(1.5), batch_cond_uncond=False, width=416, height=608)
+    changed = original.replace(
+        batch_size=1, batch_count=6, hires=Hires(1.5), batch_cond_uncond=False, width=416, height=608
+    )
     writes = host.field_writes(Plan(True, (), changed, Estimate("fits", GIB)), original)
     again = request(host, **{"enable_hr": True, "hr_scale": 2, **{write.field: write.value for write in writes}})
     assert again == changed

@@ -38,7 +38,9 @@ def test_a_generation_that_fits_passes_each_phase_and_draws_its_pictures():
 
 
 def test_hires_pictures_have_the_final_size():
-    assert [image.size for image in generate(width=512, height=512, enable_hr=True, hr_scale=1.5)[-1].images] == [(768, 768)]
+    assert [image.size for image in generate(width=512, height=512, enable_hr=True, hr_scale=1.5)[-1].images] == [
+        (768, 768)
+    ]
 
 
 def test_what_does_not_fit_really_runs_out_in_the_phase_that_was_named():
@@ -71,7 +73,13 @@ def test_a_field_that_cannot_be_used_is_an_error_and_not_a_crash():
 
 
 def test_the_form_of_the_components_is_that_of_the_page():
-    values = {"width": 512, "unit0_enabled": True, "unit0_model": "x", "unit0_low_vram": False, "refiner_checkpoint": "None"}
+    values = {
+        "width": 512,
+        "unit0_enabled": True,
+        "unit0_model": "x",
+        "unit0_low_vram": False,
+        "refiner_checkpoint": "None",
+    }
     assert run.form_of(values, 1) == {
         "width": 512,
         "refiner_checkpoint": "",

@@ -5,7 +5,12 @@ from lib_vram.units import GIB
 
 def test_the_card_is_shown_with_its_holders_and_what_happens_when_it_is_full():
     found = Card(
-        "RTX <3060>", 12 * GIB, 8 * GIB, 3 * GIB, "nvml", holders=(Holder(41, "game & co", 3 * GIB), Holder(7, "x", None))
+        "RTX <3060>",
+        12 * GIB,
+        8 * GIB,
+        3 * GIB,
+        "nvml",
+        holders=(Holder(41, "game & co", 3 * GIB), Holder(7, "x", None)),
     )
     assert card.card(found, "en") == (
         '<span class="vg-meter vg-meter-wide" aria-hidden="true">'

@@ -149,7 +149,7 @@ def test_when_nothing_fits_the_panel_says_what_would_and_offers_no_fix():
     plan = dataclasses.replace(PLAN, fits=False, steps=(), when_not=Message("a 16 GB card <would>"))
     html = view.ask(WONT_FIT, plan, (), "en")
     assert '<p class="vg-ask-when-not">a 16 GB card &lt;would&gt;</p>' in html
-    assert "data-act=\"fix-run\"" not in html
+    assert 'data-act="fix-run"' not in html
 
 
 def test_the_line_after_a_fix_says_what_changed_and_why():
