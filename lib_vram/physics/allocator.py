@@ -155,6 +155,7 @@ class CachingAllocator:
         """Take a block of ``size``, which is rounded already. Written out in full: replays spend their time here."""
         small = size <= SMALL_LIMIT
         pool = self._small if small else self._large
+        sizes = self._size
         place = bisect_left(pool, size << _SIZE_SHIFT)
         if place < len(pool) and self._always_splits:
             block = pool.pop(place) & _NUMBER_MASK
@@ -163,11 +164,17 @@ class CachingAllocator:
             if block == NOTHING:
                 block = self._new_segment(size)
         self._is_free[block] = False
-        taken = self._size[block]
+        taken = sizes[block]
         left_over = taken - size
         if left_over >= MIN_BLOCK if small else (left_over > SMALL_LIMIT and size < self.conf.max_split_bytes):
-            self._split(block, size, left_over, pool)
-            taken = size
+            after, address = self._after[block], self._address[block] + size
+            rest = self._new_block(left_over, address, block, after)
+            if after != NOTHING:
+                self._before[after] = rest
+            self._after[block] = rest
+            self._is_free[rest] = True
+            sizes[block] = taken = size
+            insort(pool, left_over << _SIZE_SHIFT | address << _ADDRESS_SHIFT | rest)
         allocated = self.allocated_bytes = self.allocated_bytes + taken
         if allocated > self.peak_allocated_bytes:
             self.peak_allocated_bytes = allocated
@@ -184,6 +191,19 @@ class CachingAllocator:
         else:
             self.free(self.take(size))
 
+    def touch_two(self, first: int, second: int) -> None:
+        """Take two blocks one after the other and give both back; a cached block with room for both changes nothing."""
+        pool = self._small if first <= SMALL_LIMIT else self._large
+        both = first + second
+        if (first <= SMALL_LIMIT) == (second <= SMALL_LIMIT) and self._always_splits:
+            place = bisect_left(pool, both << _SIZE_SHIFT)
+            if place < len(pool):
+                self.peak_allocated_bytes = max(self.peak_allocated_bytes, self.allocated_bytes + both)
+                return
+        blocks = self.take(first), self.take(second)
+        for block in blocks:
+            self.free(block)
+
     def free(self, block: Block) -> None:
         """Give ``block`` back; it is merged with free neighbours and kept."""
         sizes, addresses, is_free = self._size, self._address, self._is_free
@@ -192,14 +212,24 @@ class CachingAllocator:
         pool = self._small if size <= SMALL_LIMIT else self._large
         before, after = self._before[block], self._after[block]
         if after != NOTHING and is_free[after]:
-            del pool[bisect_left(pool, sizes[after] << _SIZE_SHIFT | addresses[after] << _ADDRESS_SHIFT)]
-            self._absorb(block, after)
+            gone = sizes[after]
+            del pool[bisect_left(pool, gone << _SIZE_SHIFT | addresses[after] << _ADDRESS_SHIFT)]
+            self._unused.append(after)
+            size = sizes[block] = size + gone
+            after = self._after[block] = self._after[after]
+            if after != NOTHING:
+                self._before[after] = block
         if before != NOTHING and is_free[before]:
-            del pool[bisect_left(pool, sizes[before] << _SIZE_SHIFT | addresses[before] << _ADDRESS_SHIFT)]
-            self._absorb(before, block)
+            had = sizes[before]
+            del pool[bisect_left(pool, had << _SIZE_SHIFT | addresses[before] << _ADDRESS_SHIFT)]
+            self._unused.append(block)
+            size = sizes[before] = had + size
+            self._after[before] = after
+            if after != NOTHING:
+                self._before[after] = before
             block = before
         is_free[block] = True
-        insort(pool, sizes[block] << _SIZE_SHIFT | addresses[block] << _ADDRESS_SHIFT | block)
+        insort(pool, size << _SIZE_SHIFT | addresses[block] << _ADDRESS_SHIFT | block)
 
     def empty_cache(self) -> None:
         """Give whole free segments back to the driver."""
@@ -212,13 +242,6 @@ class CachingAllocator:
                 else:
                     kept.append(key)
             pool[:] = kept
-
-    def _absorb(self, low: Block, high: Block) -> None:
-        self._size[low] += self._size[high]
-        after = self._after[low] = self._after[high]
-        if after != NOTHING:
-            self._before[after] = low
-        self._unused.append(high)
 
     def _cached(self, pool: list[int], size: int) -> Block:
         place = bisect_left(pool, size << _SIZE_SHIFT)
@@ -290,13 +313,3 @@ class CachingAllocator:
             self._large.remove(key)
             released += self._size[block]
             self._give_segment_back(block)
-
-    def _split(self, block: Block, size: int, left_over: int, pool: list[int]) -> None:
-        after = self._after[block]
-        rest = self._new_block(left_over, self._address[block] + size, block, after)
-        if after != NOTHING:
-            self._before[after] = rest
-        self._after[block] = rest
-        self._size[block] = size
-        self._is_free[rest] = True
-        insort(pool, left_over << _SIZE_SHIFT | self._address[rest] << _ADDRESS_SHIFT | rest)

@@ -108,6 +108,10 @@ class ExpandableAllocator(CachingAllocator):
     def touch(self, size: int) -> None:
         self.free(self.take(size))
 
+    def touch_two(self, first: int, second: int) -> None:
+        for block in (self.take(first), self.take(second)):
+            self.free(block)
+
     def free(self, block: Block) -> None:
         size = self._sizes.pop(block)
         start = block & ~1

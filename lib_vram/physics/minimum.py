@@ -10,18 +10,20 @@ from __future__ import annotations
 
 from lib_vram.errors import DeviceOutOfMemory
 from lib_vram.physics.allocator import AllocatorConf, CachingAllocator
-from lib_vram.physics.program import AT_ONCE, GIVE_BACK, EventTrace, run
+from lib_vram.physics.program import EventTrace
+
+STRETCH = 80
+"""Operations between two looks at how much is reserved. In longer stretches less is copied, and more is run again."""
 
 Kept = tuple[int, CachingAllocator, dict[int, int]]
-"""A state on the way: the next operation's number, the allocator, and the blocks held by slot."""
+"""A state on the way: the next operation's place, the allocator, and the blocks held by slot."""
 
 
 class LimitSearch:
     """Replays one trace under many limits."""
 
     def __init__(self, trace: EventTrace, conf: AllocatorConf) -> None:
-        self._operations = trace.operations
-        self._sizes = trace.sizes
+        self._trace = trace
         self._kept: list[Kept] = [(0, CachingAllocator(None, conf), {})]
         self.unlimited = self._run_unlimited(CachingAllocator(None, conf))
 
@@ -34,27 +36,20 @@ class LimitSearch:
         allocator = start.copy()
         allocator.limit_bytes = limit_bytes
         try:
-            run(self._operations[place:], self._sizes, allocator, held.copy())
+            self._trace.run(allocator, held.copy(), place)
         except DeviceOutOfMemory:
             self.failed = allocator
             return None
         return allocator
 
     def _run_unlimited(self, allocator: CachingAllocator) -> CachingAllocator:
-        take, touch, free, sizes = allocator.take, allocator.touch, allocator.free, self._sizes
+        """Run in stretches, and keep the state before each in which more was reserved."""
         held: dict[int, int] = {}
-        reserved = 0
-        for place, (slot, size) in enumerate(self._operations):
-            if size == GIVE_BACK:
-                free(held.pop(slot))
-                continue
-            if slot == AT_ONCE:
-                touch(sizes[size])
-            else:
-                held[slot] = take(sizes[size])
-            if allocator.reserved_bytes != reserved:
-                reserved = allocator.reserved_bytes
-                self._kept.append((place + 1, allocator.copy(), held.copy()))
+        for place in range(0, len(self._trace.operations), STRETCH):
+            before = (place, allocator.copy(), held.copy())
+            self._trace.run(allocator, held, place, place + STRETCH)
+            if allocator.reserved_bytes != before[1].reserved_bytes:
+                self._kept.append(before)
         return allocator
 
 

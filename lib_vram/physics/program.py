@@ -17,9 +17,13 @@ from lib_vram.physics.profile import ALLOC, ATTEND, FREE, SCRATCH, CallShape, Pr
 
 GIVE_BACK = -1
 AT_ONCE = -1
+TWO_AT_ONCE = -2
 
 Operation = tuple[int, int]
-"""Slot and size number. ``GIVE_BACK`` for the size frees the slot; ``AT_ONCE`` for the slot takes and frees at once."""
+"""Slot and size number. ``GIVE_BACK`` for the size frees the slot; ``AT_ONCE`` for the slot takes and frees at once.
+
+``TWO_AT_ONCE`` takes two and frees both, as normalisations do with their statistics; the number is that of a pair.
+"""
 
 KEPT_REPEATS = 2
 """Stretches of a loop that are replayed. The build checks that no figure changes by leaving out the others."""
@@ -31,9 +35,11 @@ class Layout:
 
     ``loads`` are the size numbers that come on top of what is live, one after the other, and
     ``~number`` for those that go; ``bare_loads`` are the same without convolution workspaces.
+    ``operations`` are what a replay does, and ``pairs`` the sizes of what is taken two at once.
     """
 
     operations: tuple[Operation, ...]
+    pairs: tuple[tuple[int, int], ...]
     loads: tuple[int, ...]
     bare_loads: tuple[int, ...]
 
@@ -67,22 +73,28 @@ class EventTrace:
             DeviceOutOfMemory: the allocator's device ran out. What was taken so far stays taken.
         """
         held: dict[int, Block] = {}
-        run(self.operations, self.sizes, allocator, held)
+        self.run(allocator, held)
         for block in held.values():
             allocator.free(block)
 
+    def run(self, allocator: CachingAllocator, held: dict[int, Block], first: int = 0, last: int | None = None) -> None:
+        """Put the operations from ``first`` up to ``last`` through ``allocator``; ``held`` has what is taken, by slot.
 
-def run(operations: Sequence[Operation], sizes: Sequence[int], allocator: CachingAllocator,
-        held: dict[int, Block]) -> None:  # fmt: skip
-    """Put ``operations`` through ``allocator``; ``held`` has the blocks that are taken, by slot."""
-    take, touch, free = allocator.take, allocator.touch, allocator.free
-    for slot, size in operations:
-        if size == GIVE_BACK:
-            free(held.pop(slot))
-        elif slot == AT_ONCE:
-            touch(sizes[size])
-        else:
-            held[slot] = take(sizes[size])
+        Raises:
+            DeviceOutOfMemory: the allocator's device ran out.
+        """
+        sizes, pairs = self.sizes, self.layout.pairs
+        take, touch, free = allocator.take, allocator.touch, allocator.free
+        for slot, size in self.layout.operations[first:last]:
+            if size == GIVE_BACK:
+                free(held.pop(slot))
+            elif slot >= 0:
+                held[slot] = take(sizes[size])
+            elif slot == AT_ONCE:
+                touch(sizes[size])
+            else:
+                one, other = pairs[size]
+                allocator.touch_two(sizes[one], sizes[other])
 
 
 def _peak(loads: Sequence[int], sizes: tuple[int, ...]) -> int:
@@ -219,7 +231,8 @@ class _Writer:
         self._slot_count = 0
 
     def layout(self) -> Layout:
-        return Layout(tuple(self._operations), tuple(self._loads), tuple(self._bare_loads))
+        operations, pairs = _paired(self._operations)
+        return Layout(tuple(operations), tuple(pairs), tuple(self._loads), tuple(self._bare_loads))
 
     def take(self, size: int) -> None:
         self._blocks.append((self._take(size),))
@@ -265,6 +278,26 @@ class _Writer:
         self._operations.append((slot, GIVE_BACK))
         self._loads.append(~size)
         self._bare_loads.append(~size)
+
+
+def _paired(operations: list[Operation]) -> tuple[list[Operation], list[tuple[int, int]]]:
+    """Return the operations with what is taken and given back in one breath put together, and the pairs."""
+    result: list[Operation] = []
+    pairs: dict[tuple[int, int], int] = {}
+    place = 0
+    while place < len(operations):
+        slots = [slot for slot, _ in operations[place:place + 4]]
+        sizes = [size for _, size in operations[place:place + 4]]
+        if slots[0] >= 0 and sizes[1:2] == [GIVE_BACK] and slots[0] == slots[1]:
+            result.append((AT_ONCE, sizes[0]))
+            place += 2
+        elif min(slots) >= 0 and sizes[2:] == [GIVE_BACK] * 2 and GIVE_BACK not in sizes[:2] and set(slots[:2]) == set(slots[2:]):
+            result.append((TWO_AT_ONCE, pairs.setdefault((sizes[0], sizes[1]), len(pairs))))
+            place += 4
+        else:
+            result.append(operations[place])
+            place += 1
+    return result, list(pairs)
 
 
 def steps_of(call: Call, attention: str, host: str, free_bytes: int) -> list[Step]:

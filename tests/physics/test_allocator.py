@@ -205,6 +205,19 @@ def test_touching_is_taking_and_giving_back(script: list[int], size: int) -> Non
     assert [key >> 16 for key in allocator._small] == [key >> 16 for key in twin._small]
 
 
+@given(SCRIPTS, SIZES, SIZES)
+def test_touching_two_is_taking_both_and_giving_both_back(script: list[int], first: int, second: int) -> None:
+    allocator = CachingAllocator()
+    play(allocator, script)
+    twin = allocator.copy()
+    allocator.touch_two(rounded(first), rounded(second))
+    for block in [twin.malloc(first), twin.malloc(second)]:
+        twin.free(block)
+    assert allocator.reserved_bytes == twin.reserved_bytes
+    assert [key >> 16 for key in allocator._large] == [key >> 16 for key in twin._large]
+    assert [key >> 16 for key in allocator._small] == [key >> 16 for key in twin._small]
+
+
 @given(SCRIPTS, SCRIPTS)
 def test_a_copy_lives_its_own_life(first: list[int], second: list[int]) -> None:
     allocator = CachingAllocator()

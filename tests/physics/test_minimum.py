@@ -24,7 +24,7 @@ def made_of(script: list[tuple[int, int]], sizes: list[int]) -> EventTrace:
         else:
             held[slot] = size
             loads.append(size)
-    return EventTrace(Layout(tuple(script), tuple(loads), tuple(loads)), tuple(sizes))
+    return EventTrace(Layout(tuple(script), (), tuple(loads), tuple(loads)), tuple(sizes))
 
 
 @st.composite

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import groupby
+
 import pytest
 
 from lib_vram.errors import DeviceOutOfMemory
@@ -27,7 +29,8 @@ def profile_at(name: str, setting: Setting, attention: str = "sdpa", kept: int |
 
 
 def test_the_floor_is_the_most_that_is_live_at_once() -> None:
-    layout = Layout(((0, 0), (AT_ONCE, 1), (1, 2), (0, GIVE_BACK), (1, GIVE_BACK)), (0, 1, ~1, 2, ~0, ~2), (0, 2, ~0, ~2))
+    script = ((0, 0), (AT_ONCE, 1), (1, 2), (0, GIVE_BACK), (1, GIVE_BACK))
+    layout = Layout(script, (), (0, 1, ~1, 2, ~0, ~2), (0, 2, ~0, ~2))
     trace = EventTrace(layout, (1000, 700, 400))
     assert (trace.floor_bytes, trace.bare_floor_bytes) == (1700, 1400)
 
@@ -59,18 +62,30 @@ def test_a_loop_cut_short_gives_the_figures_of_the_whole(name: str, attention: s
     assert minimum_and_comfortable(short, conf, short.floor_bytes) == minimum_and_comfortable(whole, conf, whole.floor_bytes)
 
 
-def as_events(trace: EventTrace) -> list[tuple[str, int]]:
-    """Return what a trace does: each block, workspace and giving back, with its size."""
-    return [
-        ("free", 0) if size == GIVE_BACK else ("workspace" if slot == AT_ONCE else "alloc", trace.sizes[size])
-        for slot, size in trace.operations
-    ]
+def as_events(trace: EventTrace) -> list[int]:
+    """Return the size of everything that is taken, and minus that of everything that is given back."""
+    return in_any_order([trace.sizes[load] if load >= 0 else -trace.sizes[~load] for load in trace.layout.loads])
 
 
-def as_asked(events: list[Event]) -> list[tuple[str, int]]:
+def in_any_order(events: list[int]) -> list[int]:
+    """Return the events with what is given back in one breath sorted: in which order leaves the allocator the same."""
+    result: list[int] = []
+    for taken, group in groupby(events, key=lambda size: size > 0):
+        result += list(group) if taken else sorted(group)
+    return result
+
+
+def as_asked(events: list[Event]) -> list[int]:
     """Return the same of a fresh trace."""
-    sizes = {"alloc": lambda values: rounded(values[1]), "workspace": lambda values: rounded(sum(values))}
-    return [(kind, sizes[kind](values) if kind in sizes else 0) for kind, values in events]
+    result, held = [], {}
+    for kind, values in events:
+        if kind == "alloc":
+            result.append(held.setdefault(values[0], rounded(values[1])))
+        elif kind == "free":
+            result.append(-held.pop(values[0]))
+        else:
+            result += [rounded(sum(values)), -rounded(sum(values))]
+    return in_any_order(result)
 
 
 TRACED = [
