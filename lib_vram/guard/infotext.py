@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from lib_vram import units
 from lib_vram.estimate.result import Estimate
+from lib_vram.guard.refusal import figures
 from lib_vram.request import Request
 
 KEY = "VRAM Guard"
@@ -35,7 +35,7 @@ def warning_line(estimate: Estimate) -> str:
     binding = estimate.binding
     if binding is None:
         return "would not fit"
-    need, room = units.human(binding.needs_bytes), units.human(estimate.available_bytes)
+    need, room = figures(estimate)
     return _safe(f"would not fit; {binding.name.replace('_', ' ')} needs {need} of {room}")
 
 

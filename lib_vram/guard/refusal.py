@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
+from lib_vram import units
 from lib_vram.errors import Refused
 from lib_vram.estimate.result import Estimate
-from lib_vram.message import render, say, sentence
+from lib_vram.message import Message, render, say, sentence
 from lib_vram.plan.result import Plan
 
 _MARK = "vram_guard_refusal"
@@ -46,15 +47,21 @@ def refusal_text(estimate: Estimate, plan: Plan, language: str) -> str:
     return " ".join(parts)
 
 
-def wont_fit(estimate: Estimate, language: str, key: str) -> Any:
+def wont_fit(estimate: Estimate, language: str, key: str) -> Message:
     """Return the message ``key`` with the figures of the phase that binds."""
     binding = estimate.binding
-    return say(
-        key,
-        phase=phase_name(binding.name, language) if binding else "",
-        need_bytes=binding.needs_bytes if binding else estimate.peak_bytes,
-        available_bytes=estimate.available_bytes,
-    )
+    need, room = figures(estimate)
+    return say(key, phase=phase_name(binding.name, language) if binding else "", need=need, available=room)
+
+
+def figures(estimate: Estimate) -> tuple[str, str]:
+    """Return what the binding phase needs and what is there, as precisely as it takes to tell them apart."""
+    need_bytes = estimate.binding.needs_bytes if estimate.binding else estimate.peak_bytes
+    for shown in (units.human, units.mib):
+        need, room = shown(need_bytes), shown(estimate.available_bytes)
+        if need != room:
+            break
+    return need, room
 
 
 def phase_name(name: str, language: str) -> str:
