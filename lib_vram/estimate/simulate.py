@@ -13,14 +13,14 @@ from lib_vram.estimate.flags import replayed_conf
 from lib_vram.estimate.physics import COMPUTED, Physics
 from lib_vram.estimate.residency import CONTEXT_BYTES, available_bytes
 from lib_vram.estimate.result import PhaseName
-from lib_vram.physics.allocator import OWN_SEGMENT_FROM, SMALL_LIMIT, AllocatorConf, Block, CachingAllocator
+from lib_vram.physics.allocator import AllocatorConf, CachingAllocator
 from lib_vram.physics.component import Component
 from lib_vram.physics.memory import component_trace
 from lib_vram.request import Request
 from lib_vram.units import GIB, KIB, MIB
 
 LAYER_BYTES = 56 * MIB
-"""Size of the blocks in which weights are put on the virtual card: about the largest layer of SD 1.5 and SDXL."""
+"""What is asked for when weights do not fit: about the largest layer of SD 1.5 and SDXL."""
 
 
 class Replayable(Protocol):
@@ -94,7 +94,8 @@ def simulate(request: Request, physics: Physics = COMPUTED, trace: Trace = compo
 def simulate_steps(request: Request, physics: Physics = COMPUTED, trace: Trace = component_trace) -> Iterator[PhaseRun]:
     """Run ``request`` phase by phase and yield each as it ends.
 
-    What the host keeps during a phase is taken first, and the cache is emptied between phases, as both hosts do.
+    What the host keeps is taken off the card before each part works, and the cache is emptied after it, as both
+    hosts do.
 
     Raises:
         PhaseOutOfMemory: a phase does not fit.
@@ -118,30 +119,43 @@ def _known(request: Request, physics: Physics) -> tuple[Measured, ...]:
 def _run_phase(
     request: Request, allocator: CachingAllocator, name: PhaseName, items: tuple[Measured, ...], trace: Trace
 ) -> PhaseRun:
-    allocator.peak_allocated_bytes = allocator.allocated_bytes
-    allocator.peak_reserved_bytes = allocator.reserved_bytes
+    allocated_bytes = reserved_bytes = 0
+    for item in items:
+        kept_bytes = item.placed.resident_bytes - CONTEXT_BYTES
+        allocator.peak_allocated_bytes = allocator.peak_reserved_bytes = 0
+        try:
+            _replay_beside(
+                allocator, kept_bytes, available_bytes(request) - CONTEXT_BYTES, trace(item.placed.component)
+            )
+        except DeviceOutOfMemory as error:
+            peak_bytes = CONTEXT_BYTES + max(allocated_bytes, error.allocated_bytes)
+            raise PhaseOutOfMemory(error, name, peak_bytes, error_text(request, error)) from None
+        allocated_bytes = max(allocated_bytes, kept_bytes + allocator.peak_allocated_bytes)
+        reserved_bytes = max(reserved_bytes, kept_bytes + allocator.peak_reserved_bytes)
+        allocator.empty_cache()
+    return PhaseRun(name, allocated_bytes, reserved_bytes)
+
+
+def _replay_beside(allocator: CachingAllocator, kept_bytes: int, room_bytes: int, events: Replayable) -> None:
+    """Replay ``events`` on a card that has ``room_bytes``, ``kept_bytes`` of which the host has taken before."""
+    if kept_bytes > room_bytes:
+        loaded_bytes = max(0, room_bytes) // LAYER_BYTES * LAYER_BYTES
+        raise DeviceOutOfMemory(
+            requested_bytes=LAYER_BYTES,
+            limit_bytes=room_bytes,
+            allocated_bytes=loaded_bytes,
+            reserved_bytes=loaded_bytes,
+        )
+    allocator.limit_bytes = room_bytes - kept_bytes
     try:
-        for item in items:
-            kept = _keep(allocator, item.placed.resident_bytes - CONTEXT_BYTES)
-            trace(item.placed.component).replay(allocator)
-            for block in kept:
-                allocator.free(block)
-            allocator.empty_cache()
+        events.replay(allocator)
     except DeviceOutOfMemory as error:
-        peak_bytes = CONTEXT_BYTES + allocator.peak_allocated_bytes
-        raise PhaseOutOfMemory(error, name, peak_bytes, error_text(request, error)) from None
-    return PhaseRun(name, allocator.peak_allocated_bytes, allocator.peak_reserved_bytes)
-
-
-def _keep(allocator: CachingAllocator, size_bytes: int) -> list[Block]:
-    """Take ``size_bytes``, a multiple of 2 MiB, in blocks that reserve exactly that much."""
-    blocks = [LAYER_BYTES] * (size_bytes // LAYER_BYTES)
-    rest_bytes = size_bytes % LAYER_BYTES
-    if rest_bytes >= OWN_SEGMENT_FROM:
-        blocks.append(rest_bytes)
-    else:
-        blocks += [SMALL_LIMIT] * (rest_bytes // SMALL_LIMIT)
-    return [allocator.malloc(size) for size in blocks]
+        raise DeviceOutOfMemory(
+            requested_bytes=error.requested_bytes,
+            limit_bytes=room_bytes,
+            allocated_bytes=kept_bytes + error.allocated_bytes,
+            reserved_bytes=kept_bytes + error.reserved_bytes,
+        ) from None
 
 
 def error_text(request: Request, error: DeviceOutOfMemory) -> str:

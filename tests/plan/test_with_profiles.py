@@ -28,7 +28,7 @@ def random_request(rng: random.Random) -> Request:
         model={"family": rng.choice(["sd15", "sdxl"])},
         mode=rng.choice(["txt2img", "txt2img", "img2img"]),
         attention=rng.choice(["sdpa", "sdpa", "xformers", "math", "split", "sub_quad"]),
-        alloc_conf=rng.choice(["", "", "max_split_size_mb:256"]),
+        alloc_conf=rng.choice(["", "", "max_split_size_mb:256", "expandable_segments:True"]),
         width=8 * rng.randint(32, 200),
         height=8 * rng.randint(32, 200),
         batch_size=rng.randint(1, 4),
