@@ -20,10 +20,9 @@ from lib_vram.estimate.residency import (
     with_part,
 )
 from lib_vram.estimate.result import Estimate, PhaseEstimate, PhaseName, Verdict
-from lib_vram.estimate.timeline import WORKERS, Worker, timeline
+from lib_vram.estimate.timeline import WORKERS, Worker, looks_at_free_memory, timeline
 from lib_vram.estimate.weights import ModelWeights, weights_of
 from lib_vram.message import Message, say
-from lib_vram.physics.attention import SELF_SLICING
 from lib_vram.physics.component import Component, ComponentMemory
 from lib_vram.request import Request
 
@@ -108,7 +107,7 @@ def _leanest(request: Request, component: Component) -> Component:
 
     Where attention slices itself, more pixels can need less; there the bound is that of fused attention.
     """
-    lean = replace(component, attention="sdpa") if component.attention in SELF_SLICING else component
+    lean = replace(component, attention="sdpa") if looks_at_free_memory(component) else component
     return replace(lean, cfg=False, batch=1 if _is_vae(lean) else lean.batch) if request.host == "forge" else lean
 
 

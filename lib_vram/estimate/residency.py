@@ -21,9 +21,8 @@ from functools import cached_property
 
 from lib_vram.estimate.flags import OffloadMode, compute_dtype, offload_mode
 from lib_vram.estimate.forge import forge_decides, forge_least
-from lib_vram.estimate.timeline import Sizes, Work, Worker
+from lib_vram.estimate.timeline import Sizes, Work, Worker, looks_at_free_memory
 from lib_vram.estimate.weights import ModelWeights, controlnet_bytes
-from lib_vram.physics.attention import SELF_SLICING
 from lib_vram.physics.component import Component
 from lib_vram.request import Request
 from lib_vram.units import MIB, round_up
@@ -111,7 +110,7 @@ def with_part(placed: Placed, name: str, size_bytes: int) -> Placed:
 
 def _placed(work: Work, component: Component, resident: Sizes, room_bytes: int) -> Placed:
     """Attention that slices itself by free memory is told what it will find free."""
-    if component.attention in SELF_SLICING:
+    if looks_at_free_memory(component):
         free_bytes = max(0, room_bytes - sum(size for _, size in resident))
         component = replace(component, free_bytes=free_bytes)
     return Placed(work, component, resident)

@@ -9,6 +9,7 @@ from typing import Literal
 
 from lib_vram.estimate.flags import compute_dtype, offload_mode, replayed_conf, uses_two_halves, vae_dtype
 from lib_vram.estimate.result import PhaseName
+from lib_vram.physics.attention import SELF_SLICING
 from lib_vram.physics.component import CodeHost, Component
 from lib_vram.request import Request
 
@@ -168,6 +169,12 @@ def control_outputs_bytes(component: Component) -> int:
 def dtype_bytes(component: Component) -> int:
     """Return the bytes of one activation."""
     return 4 if component.dtype == "fp32" else 2
+
+
+def looks_at_free_memory(component: Component) -> bool:
+    """Return whether attention cuts itself by what is free then: A1111's sub-quadratic one has fixed chunks."""
+    fixed = component.host == "a1111" and component.attention == "sub_quad"
+    return component.attention in SELF_SLICING and not fixed
 
 
 def _controlnets(request: Request) -> tuple[int, ...]:
