@@ -95,7 +95,9 @@ def _on_ui_settings() -> None:
     choices = [(sentence(f"guard.mode_{mode}", language), mode) for mode in MODES]
     shared.opts.add_option(
         MODE_KEY,
-        shared.OptionInfo("ask", sentence("guard.setting_mode", language), gr.Radio, {"choices": choices}, section=SECTION),
+        shared.OptionInfo(
+            "ask", sentence("guard.setting_mode", language), gr.Radio, {"choices": choices}, section=SECTION
+        ),
     )
     shared.opts.add_option(
         REFUSE_KEY, shared.OptionInfo(False, sentence("guard.setting_refuse_api", language), section=SECTION)

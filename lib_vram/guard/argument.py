@@ -43,10 +43,14 @@ class RunArgument:
         Raises:
             BadInput: a value cannot be used; the message names it.
         """
-        named = dict(values[0]) if values and isinstance(values[0], Mapping) else dict(zip(_NAMES, values, strict=False))
+        named = (
+            dict(values[0]) if values and isinstance(values[0], Mapping) else dict(zip(_NAMES, values, strict=False))
+        )
         unknown = sorted(set(named) - set(_NAMES))
         if unknown:
-            raise BadInput(f"{TITLE}.{unknown[0]}", got=named[unknown[0]], takes=f"no such name; known: {', '.join(_NAMES)}")
+            raise BadInput(
+                f"{TITLE}.{unknown[0]}", got=named[unknown[0]], takes=f"no such name; known: {', '.join(_NAMES)}"
+            )
         given = {name: value for name, value in named.items() if value is not None}
         return cls(
             mode=_mode(given.get("mode", "")),
@@ -58,7 +62,9 @@ class RunArgument:
 
 def _mode(value: Any) -> RunMode:
     if not isinstance(value, str) or value not in get_args(RunMode):
-        raise BadInput(f"{TITLE}.mode", got=value, takes="one of " + ", ".join(name for name in get_args(RunMode) if name))
+        raise BadInput(
+            f"{TITLE}.mode", got=value, takes="one of " + ", ".join(name for name in get_args(RunMode) if name)
+        )
     return value  # type: ignore[return-value]  # checked above
 
 

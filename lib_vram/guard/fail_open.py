@@ -16,7 +16,7 @@ _told: set[tuple[str, str]] = set()
 """Which faults were logged already, by function and kind; a handful at most."""
 
 
-def fail_open(instead: Callable[..., Result]) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
+def fail_open(instead: Callable[..., Any]) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
     """Make a function return ``instead(fault, *arguments)`` when it fails for a reason that is ours.
 
     The first fault of each kind in each function is logged with its traceback, later ones not at
@@ -30,7 +30,7 @@ def fail_open(instead: Callable[..., Result]) -> Callable[[Callable[..., Result]
                 return function(*arguments, **named)
             except Refused:
                 raise
-            except Exception as fault:
+            except Exception as fault:  # noqa: BLE001  whatever is wrong with us, the generation goes on
                 tell_once(function.__qualname__, fault)
                 return instead(fault, *arguments, **named)
 
@@ -46,7 +46,9 @@ def tell_once(place: str, fault: Exception) -> None:
         return
     _told.add(key)
     logger.warning(
-        "VRAM Guard has a fault in %s and stands aside; the generation goes on. This is said once.", place, exc_info=fault
+        "VRAM Guard has a fault in %s and stands aside; the generation goes on. This is said once.",
+        place,
+        exc_info=fault,
     )
 
 

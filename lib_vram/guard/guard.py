@@ -55,9 +55,7 @@ class Guard:
         Fails open. The one thing that may stop the run is a refusal that was asked for; it does so from ``p.init``.
         """
         self._start(p)
-        argument = self._argument(run_argument)
-        if argument is not None:
-            self._decide(p, argument)
+        self._decide(p, _argument_of(run_argument))
 
     @fail_open(instead=_no_answer)
     def after_run(self, p: Any) -> None:
@@ -74,16 +72,6 @@ class Guard:
         self.host.restore(p)
         lift(p)
         p.extra_generation_params.pop(infotext.KEY, None)
-
-    @fail_open(instead=_no_answer)
-    def _argument(self, values: Sequence[Any] | RunArgument) -> RunArgument | None:
-        if isinstance(values, RunArgument):
-            return values
-        try:
-            return RunArgument.of(values)
-        except BadInput as bad:
-            logger.warning("VRAM Guard: %s. This run goes by the settings.", bad)
-            return RunArgument()
 
     @fail_open(instead=_no_answer)
     def _decide(self, p: Any, argument: RunArgument) -> None:
@@ -120,9 +108,7 @@ class Guard:
             p.extra_generation_params[infotext.KEY] = line
         _tell(p, render(say("guard.fixed", changes=steps_text(plan, settings.language)), settings.language))
 
-    def _warn(
-        self, p: Any, request: Request, result: Estimate, plan: Plan, settings: Settings, *, quiet: bool
-    ) -> None:
+    def _warn(self, p: Any, request: Request, result: Estimate, plan: Plan, settings: Settings, *, quiet: bool) -> None:
         self.host.prepare_run(p, request)
         language = settings.language
         text = render(wont_fit(result, language, "guard.warned"), language)
@@ -133,6 +119,17 @@ class Guard:
             return
         p.extra_generation_params[infotext.KEY] = infotext.warning_line(result)
         _tell(p, text)
+
+
+@fail_open(instead=lambda fault, values: RunArgument())
+def _argument_of(values: Sequence[Any] | RunArgument) -> RunArgument:
+    if isinstance(values, RunArgument):
+        return values
+    try:
+        return RunArgument.of(values)
+    except BadInput as bad:
+        logger.warning("VRAM Guard: %s. This run goes by the settings.", bad)
+        return RunArgument()
 
 
 def _action(argument: RunArgument, settings: Settings, *, is_api: bool) -> str:

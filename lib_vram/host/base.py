@@ -70,7 +70,7 @@ class Host(Protocol):
         """
 
     def end_run(self, p: Any) -> None:
-        """Undo what was switched on for the run of ``p``; what was written into ``p`` stays readable for other scripts."""
+        """Undo what was switched on for the run of ``p``; what was written into ``p`` stays for other scripts."""
 
     def restore(self, p: Any = None) -> None:
         """Undo what :meth:`apply` and :meth:`prepare_run` changed for the run of ``p``, ``None``: for every run.

@@ -15,7 +15,7 @@ MODULE = "networks"
 
 
 def loras(prompts: Iterable[str], styles: Iterable[str]) -> tuple[Lora, ...]:
-    """Return the LoRA files that ``prompts`` with ``styles`` applied will load, each once; unknown names are left out."""
+    """Return the LoRA files that ``prompts`` with ``styles`` will load, each once; unknown names are left out."""
     names: dict[str, None] = {}
     for prompt in prompts:
         text = _with_styles(prompt, list(styles))

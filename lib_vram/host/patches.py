@@ -15,7 +15,7 @@ _MISSING = object()
 
 
 def _loosely(thing: Any) -> Callable[[], Any]:
-    """Return what gives ``thing`` back without keeping it alive: what waits to be undone must not hold a run's tensors."""
+    """Return what gives ``thing`` back without keeping it alive: an undo that waits must not hold a run's tensors."""
     try:
         return weakref.ref(thing)
     except TypeError:

@@ -7,9 +7,14 @@ windows of its feature map before the next one starts, the map lies in RAM meanw
 group-norm statistics are those of the whole map. A 3x3 convolution sees one pixel beyond its
 window, so windows overlap by exactly what the layer reaches and nothing is left to blend.
 
-Difference from the untiled decode, full-size SD decoder: see ``MEASURED``. The price is time:
-feature maps travel between RAM and the card, and the convolution behind each upsampling is
-computed twice (once for the statistics), which is cheaper than moving its output.
+Difference from the untiled decode, measured with the full-size SD decoder (the hosts' own class, torch 2.13
+on a CPU, fp32, 384x384 in four tiles, random weights that keep the activations' scale, a latent that differs from
+tile to tile): at most 0.0006 and on average 0.00006 of 255 levels, tone of a tile within 0.00001. Tiles
+decoded each by itself differ there by up to 333 levels, and by 27 in tone.
+
+The price is time and RAM: feature maps travel between RAM and the card, where the largest take about
+640 bytes per pixel in half precision, and the convolution behind each upsampling is computed twice (once
+for the statistics), which is cheaper than moving its output.
 
 Works on decoders of the ``ldm`` shape (SD 1, SD 2, SDXL: ``conv_in``, ``mid``, ``up``,
 ``norm_out``, ``conv_out``); :func:`supports` says so, others are left to decode whole.
@@ -36,7 +41,7 @@ STATISTICS_CHANNELS = 32
 """Channels turned to fp32 at once for their statistics, so that the copy stays small beside the tile."""
 
 SCORES_PER_TILE_PIXEL = 64
-"""Attention scores held at once, per pixel of a tile: well under the 1024 bytes a decoder's widest layer takes there."""
+"""Attention scores held at once, per pixel of a tile: well under the 1024 bytes that the widest layer takes there."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +78,9 @@ class Moments:
     def add(self, tile: Tensor) -> None:
         """Take in ``tile``, of shape 1 x channels x rows x columns."""
         count = tile.shape[2] * tile.shape[3]
-        parts = [torch.var_mean(part.float(), dim=(0, 2, 3), correction=0) for part in tile.split(STATISTICS_CHANNELS, 1)]
+        parts = [
+            torch.var_mean(part.float(), dim=(0, 2, 3), correction=0) for part in tile.split(STATISTICS_CHANNELS, 1)
+        ]
         variance = torch.cat([part[0] for part in parts]).cpu().double()
         mean = torch.cat([part[1] for part in parts]).cpu().double()
         total, delta = self.count + count, mean - self.mean
@@ -317,7 +324,7 @@ def _normalised(norm: Any, source: Source, tile: Tensor) -> Tensor:
 
 
 def step_aside(decoder: Any) -> bool:
-    """Whether another extension's tiling is in charge of ``decoder`` now (multidiffusion leaves ``original_forward``)."""
+    """Whether another extension's tiling has ``decoder`` now (multidiffusion marks it with ``original_forward``)."""
     original = getattr(decoder, "original_forward", None)
     return original is not None and decoder.forward != original
 

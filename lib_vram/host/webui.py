@@ -117,7 +117,9 @@ class WebUI:
             "host_args": self.host_arguments(),
             "alloc_conf": _alloc_conf(),
             "device": {
-                "name": card.name, "total_bytes": card.total_bytes, "used_by_others_bytes": card.used_by_others_bytes or 0,
+                "name": card.name,
+                "total_bytes": card.total_bytes,
+                "used_by_others_bytes": card.used_by_others_bytes or 0,
             },
             "system": _system(),
             "model": {"family": family, "checkpoint": path, "weights_dtype": self.weights_dtype(path, card)},

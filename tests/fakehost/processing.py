@@ -147,7 +147,9 @@ def _inner(p: Processing) -> list[Picture]:
             p.host.decode(p)
             params = ", ".join(f"{key}: {quote(value)}" for key, value in p.extra_generation_params.items())
             width, height = getattr(p, "final_size", (p.width, p.height))
-            pictures.append(Picture(seed, width, height, source, f"Steps: 1, Seed: {seed}, Size: {width}x{height}, {params}"))
+            pictures.append(
+                Picture(seed, width, height, source, f"Steps: 1, Seed: {seed}, Size: {width}x{height}, {params}")
+            )
     if p.scripts is not None:
         p.scripts.run_hook("postprocess", p, pictures)
     return pictures

@@ -199,7 +199,11 @@ class FakeHost:
         return lambda function: self.callbacks.setdefault(name, []).append(function)
 
     def _a1111(self) -> None:
-        self.opts.data |= {"batch_cond_uncond": True, "fp8_storage": "Disable", "cross_attention_optimization": "Automatic"}
+        self.opts.data |= {
+            "batch_cond_uncond": True,
+            "fp8_storage": "Disable",
+            "cross_attention_optimization": "Automatic",
+        }
         self.module("modules.lowvram")
         self.module("modules.devices", dtype="torch.float16", dtype_vae="torch.float16")
         sdp = SimpleNamespace(name="sdp", cmd_opt="opt_sdp_attention", title=lambda: "sdp - scaled dot product")
@@ -249,4 +253,6 @@ def _parse_prompts(prompts: list[str]) -> tuple[list[str], dict[str, list[Any]]]
 
 def forget_modules() -> list[str]:
     """Return the names of host modules that are in ``sys.modules`` now."""
-    return [name for name in sys.modules if name.partition(".")[0] in ("modules", "backend", "modules_forge", "ldm_patched")]
+    return [
+        name for name in sys.modules if name.partition(".")[0] in ("modules", "backend", "modules_forge", "ldm_patched")
+    ]

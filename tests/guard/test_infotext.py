@@ -55,7 +55,9 @@ def test_the_warning_has_the_figures():
     size=st.integers(1, 64), count=st.integers(1, 64), width=st.integers(8, 512), scale=st.floats(1, 4, allow_nan=False)
 )
 def test_every_parser_reads_the_line_back_whole(size, count, width, scale):
-    changed = BASE.replace(batch_size=size, batch_count=count, width=width * 8, hires=Hires(scale), batch_cond_uncond=False)
+    changed = BASE.replace(
+        batch_size=size, batch_count=count, width=width * 8, hires=Hires(scale), batch_cond_uncond=False
+    )
     line = infotext.changes_line(BASE, changed)
     text = f"Steps: 20, {infotext.KEY}: {quote(line)}, Version: v1.10.1"
     assert quote(line) == line

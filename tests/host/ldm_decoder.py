@@ -58,7 +58,11 @@ class Decoder(nn.Module):
         inner = channels * factors[-1]
         self.conv_in = nn.Conv2d(4, inner, 3, padding=1)
         self.mid = nn.Module()
-        self.mid.block_1, self.mid.attn_1, self.mid.block_2 = Residual(inner, inner), Attention(inner), Residual(inner, inner)
+        self.mid.block_1, self.mid.attn_1, self.mid.block_2 = (
+            Residual(inner, inner),
+            Attention(inner),
+            Residual(inner, inner),
+        )
         levels = []
         for number, factor in reversed(list(enumerate(factors))):
             level = nn.Module()

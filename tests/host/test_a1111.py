@@ -39,7 +39,9 @@ def test_the_accordions_tiles_are_in_the_request(host):
     assert host.request_from_form("txt2img", form).vae == VaeSpec("fp16", True, 512)
 
 
-@pytest.mark.parametrize(("dtype", "name"), [("torch.float32", "fp32"), ("torch.bfloat16", "bf16"), ("torch.float16", "fp16")])
+@pytest.mark.parametrize(
+    ("dtype", "name"), [("torch.float32", "fp32"), ("torch.bfloat16", "bf16"), ("torch.float16", "fp16")]
+)
 def test_the_vaes_type_is_the_one_in_use_also_after_the_switch_for_nans(fake, host, dtype, name):
     fake.modules["modules.devices"].dtype_vae = dtype
     assert host.request_from_form("txt2img", {}).vae.dtype == name
@@ -55,7 +57,13 @@ def test_the_weights_type_follows_flags_and_options(fake, host):
 
 @pytest.mark.parametrize(
     ("name", "attention"),
-    [("xformers", "xformers"), ("sdp-no-mem", "sdpa"), ("sub-quadratic", "sub_quad"), ("Doggettx", "split"), ("V1", "split")],
+    [
+        ("xformers", "xformers"),
+        ("sdp-no-mem", "sdpa"),
+        ("sub-quadratic", "sub_quad"),
+        ("Doggettx", "split"),
+        ("V1", "split"),
+    ],
 )
 def test_the_attention_is_the_optimizer_in_use(fake, host, name, attention):
     fake.modules["modules.sd_hijack"].current_optimizer = SimpleNamespace(name=name)

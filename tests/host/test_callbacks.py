@@ -29,7 +29,9 @@ class FakeControl:
 
 @pytest.fixture
 def gradio(monkeypatch):
-    made = SimpleNamespace(Accordion=FakeControl, Textbox=FakeControl, Checkbox=FakeControl, Slider=FakeControl, Radio=FakeControl)
+    made = SimpleNamespace(
+        Accordion=FakeControl, Textbox=FakeControl, Checkbox=FakeControl, Slider=FakeControl, Radio=FakeControl
+    )
     monkeypatch.setitem(sys.modules, "gradio", made)
     return made
 

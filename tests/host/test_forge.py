@@ -68,7 +68,9 @@ def test_never_oom_stays_on_where_the_user_has_it_on(fake, host):
 
 def test_without_never_oom_the_switch_is_set_and_taken_back(fake, host):
     memory = fake.modules["backend.memory_management"]
-    fake.runner.alwayson_scripts = [item for item in fake.runner.alwayson_scripts if item.title() != "Never OOM Integrated"]
+    fake.runner.alwayson_scripts = [
+        item for item in fake.runner.alwayson_scripts if item.title() != "Never OOM Integrated"
+    ]
     page_run(fake.make(own=[{"tiled": True}]))
     assert fake.record.decodes == ["tiled"] and memory.VAE_ALWAYS_TILED is False
 

@@ -28,7 +28,10 @@ def plan_to(original, **changes):
 
 
 def writes_of(host, original, **changes):
-    return {write.field: (write.previous, write.value) for write in host.field_writes(plan_to(original, **changes), original)}
+    return {
+        write.field: (write.previous, write.value)
+        for write in host.field_writes(plan_to(original, **changes), original)
+    }
 
 
 def test_an_empty_form_is_the_hosts_default_generation(fake, host):
@@ -81,7 +84,9 @@ def test_control_units_of_the_api_are_read(fake, host, unit, kind):
 def test_loras_of_prompts_and_styles_count_once_with_their_files_sizes(fake, host, tmp_path, monkeypatch):
     file = tmp_path / "style.safetensors"
     file.write_bytes(b"x" * 4096)
-    networks = SimpleNamespace(available_networks={"style": SimpleNamespace(filename=str(file))}, available_network_aliases={})
+    networks = SimpleNamespace(
+        available_networks={"style": SimpleNamespace(filename=str(file))}, available_network_aliases={}
+    )
     monkeypatch.setitem(sys.modules, "networks", networks)
     form = {"prompt": "a <lora:style:0.8> <lora:missing:1>", "styles": ["<lora:style:1>"]}
     assert host.request_from_form("txt2img", form).loras == (Lora(4096),)
@@ -98,16 +103,15 @@ def test_a_factor_without_a_picture_leaves_the_sliders_in_charge(host):
     assert host.request_from_form("img2img", {"width": 640, "resize_scale": 2}).width == 640
 
 
-@pytest.mark.parametrize(
-    ("images", "batch_size", "seen"), [(1, 4, 4), (4, 4, 4), (3, 4, 3), (5, 4, 4)]
-)
+@pytest.mark.parametrize(("images", "batch_size", "seen"), [(1, 4, 4), (4, 4, 4), (3, 4, 3), (5, 4, 4)])
 def test_several_start_pictures_set_the_batch_size_as_the_host_does(fake, host, images, batch_size, seen):
     p = fake.img2img([f"picture {index}" for index in range(images)], batch_size=batch_size)
     assert host.request_from_processing(p).batch_size == seen
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [("width", "wide"), ("width", True), ("cfg_scale", "nan"), ("batch_size", []), ("height", "inf")]
+    ("field", "value"),
+    [("width", "wide"), ("width", True), ("cfg_scale", "nan"), ("batch_size", []), ("height", "inf")],
 )
 def test_a_field_that_is_no_number_is_named(host, field, value):
     with pytest.raises(BadInput, match=field):
