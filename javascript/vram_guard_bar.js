@@ -80,7 +80,7 @@
                 opener.setAttribute("aria-controls", this.phases.id);
             }
             const again = focused && this.line.querySelector("." + focused.split(" ")[0]);
-            if (again) again.focus({preventScroll: true});
+            if (focused) (again || opener || this.line).focus({preventScroll: true});
         }
 
         replacePicture(html) {
@@ -122,6 +122,9 @@
             this.toggle(false);
             this.panel.innerHTML = html;
             this.panel.hidden = false;
+            const sentence = this.panel.querySelector(".vg-ask-sentence");
+            sentence.id = this.panel.id + "_sentence";
+            this.panel.setAttribute("aria-describedby", sentence.id);
             this.layOut();
             const first = this.panel.querySelector("[data-act=fix-run]") || this.panel.querySelector("[data-act=run]");
             if (first) first.focus();
@@ -176,6 +179,10 @@
 
         close() {
             this.toggle(false);
+            this.focus();
+        }
+
+        focus() {
             const opener = this.line.querySelector("button.vg-open");
             if (opener) opener.focus();
         }

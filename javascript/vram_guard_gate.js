@@ -153,7 +153,7 @@
         if (!before) return;
         await writeAll(state.tab, before.slice().reverse());
         state.said(guard.texts.undone, null);
-        focusGenerate(state);
+        state.bar.focus();
     }
 
     function cancel(state) {

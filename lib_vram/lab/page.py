@@ -28,7 +28,7 @@ ATTENTIONS = ("sdpa", "xformers", "sub_quad", "split", "math")
 REFINERS = ("None", "sd_xl_refiner_1.0.safetensors")
 EXAMPLES: dict[str, dict[str, Any]] = {
     "fits": {"width": 1024, "height": 1024, "batch_size": 1, "batch_count": 1, "enable_hr": False},
-    "batch": {"width": 1024, "height": 1024, "batch_size": 12, "batch_count": 1, "enable_hr": False},
+    "batch": {"width": 1024, "height": 1024, "batch_size": 16, "batch_count": 1, "enable_hr": False},
     "hires": {"width": 832, "height": 1216, "batch_size": 1, "batch_count": 1, "enable_hr": True},
 }
 _FONTS = ("system-ui", "-apple-system", "Segoe UI", "Roboto", "Ubuntu", "sans-serif")

@@ -128,11 +128,13 @@ def open_lab(browser: Any, lab_url: str) -> Iterator[OpenLab]:
     """Return a function that opens the Lab in a fresh browser profile; faults of its scripts fail the test."""
     contexts, faults = [], []
 
-    def opened(query: str = "", **options: Any) -> LabPage:
+    def opened(query: str = "", prepare: Callable[[Any], None] | None = None, **options: Any) -> LabPage:
         context = browser.new_context(**{"viewport": {"width": 1280, "height": 1000}, "locale": "en-US", **options})
         contexts.append(context)
         page = context.new_page()
         page.set_default_timeout(10_000)
+        if prepare:
+            prepare(page)
         page.on("pageerror", lambda error: faults.append(str(error)))
         page.goto(f"{lab_url}/{query}", wait_until="domcontentloaded")
         lab = LabPage(page)

@@ -23,6 +23,8 @@ def test_generate_asks_about_what_will_not_fit_with_the_focus_on_the_fix(lab):
         "Cancel",
     ]
     assert lab.panel.get_attribute("role") == "dialog"
+    described = lab.page.locator(f"#{lab.panel.get_attribute('aria-describedby')}")
+    assert described.inner_text().startswith("It would run out of memory in sampling")
     assert lab.log() == ""
 
 
@@ -81,6 +83,7 @@ def test_undo_gives_exactly_the_changed_fields_back(lab):
     lab.bar.locator("button.vg-fix").click()
     lab.bar.locator("button.vg-undo").click()
     lab.wait_for_verdict("wont_fit")
+    assert lab.page.evaluate("document.activeElement.className") == "vg-open"
     assert lab.values("batch_size", "batch_count", "height") == [16, 1, 1032]
     assert not lab.bar.locator("button.vg-undo").is_visible()
 

@@ -108,18 +108,6 @@ def test_the_tab_shows_the_request_the_card_the_sources_and_the_version_and_reme
     ]
 
 
-def test_forge_shows_its_own_settings_and_its_never_oom_switch_is_what_a_fix_uses(lab):
-    lab.choose("lab_host", "Forge")
-    lab.page.get_by_text("GPU Weights (MB)").wait_for(state="visible")
-    lab.page.locator("#lab_total input[type=number]").fill("8")
-    lab.set("width", 2048)
-    lab.set("height", 2048)
-    lab.wait_for_verdict("fits", "tight", "wont_fit")
-    lab.bar.locator("button.vg-open").click()
-    lab.phases.locator(".vg-binding").wait_for()
-    assert "Forge" in lab.page.locator("#lab_host").inner_text()
-
-
 def test_motion_is_still_for_those_who_ask_for_it(open_lab):
     lab = open_lab(reduced_motion="reduce")
     lab.bar.locator("button.vg-open").click()

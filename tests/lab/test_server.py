@@ -1,3 +1,4 @@
+import json
 import re
 import socket
 
@@ -7,6 +8,7 @@ from starlette.testclient import TestClient
 from lib_vram.lab.__main__ import ADDRESS, main
 from lib_vram.lab.drawing import draw
 from lib_vram.lab.server import make_app
+from lib_vram.message import LANGUAGES, sentence
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +39,12 @@ def test_the_routes_of_the_extension_answer_in_the_lab(client):
     assert (status["host"], status["card"]["source"], status["mode"]) == ("a1111", "virtual", "ask")
     body = {"tab": "txt2img", "form": {"width": 512, "height": 512, "checkpoint": "v1-5-pruned-emaonly.safetensors"}}
     assert client.post("/vram-guard/v1/check", json=body).json()["verdict"] == "fits"
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_lab_has_its_labels_in_every_language(language):
+    page = TestClient(make_app(language)).get("/").text
+    assert json.dumps(sentence("lab.others", language))[1:-1] in page
 
 
 def test_the_lab_is_for_this_machine_alone():
