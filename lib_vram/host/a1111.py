@@ -93,23 +93,11 @@ class A1111(WebUI):
         argument = units.own_argument(p)
         apart = not request.batch_cond_uncond if request else argument.apart
         tiled = request.vae.tiled if request else argument.tiled
-        if apart:
-            self._apart(p)
+        if apart and self.option("batch_cond_uncond", True):
+            self.override(p, "batch_cond_uncond", False)  # read at every step
         if tiled and units.tiled_vae_tile(p) is None:
             size = (request.vae.tile_size if request else None) or argument.tile_size
             self._tiled(self.runs.of(p), size)
-
-    def _apart(self, p: Any) -> None:
-        """Have the host compute cond and uncond one after the other: it reads this option at every step."""
-        from modules import shared
-
-        if not self.option("batch_cond_uncond", True):
-            return
-        run = self.runs.of(p)
-        if p.override_settings_restore_afterwards:
-            run.of_run.set_item(p.override_settings, "batch_cond_uncond", False)
-        else:
-            run.of_run.set_item(shared.opts.data, "batch_cond_uncond", False)
 
     def _tiled(self, run: Run, tile_size: int) -> None:
         """Wrap the one function through which this host decodes, whatever model is loaded by then.

@@ -161,7 +161,7 @@ class Forge(WebUI):
 
         wanted = request.forge.inference_memory_bytes
         if wanted != memory_management.current_inference_memory and "forge_inference_memory" not in p.override_settings:
-            self.runs.of(p).of_run.set_item(p.override_settings, "forge_inference_memory", wanted // MIB)
+            self.override(p, "forge_inference_memory", wanted // MIB)
 
 
 def _sampling_apart(sample: Callable[..., Any], run: Run) -> Callable[..., Any]:

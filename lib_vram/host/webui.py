@@ -281,6 +281,18 @@ class WebUI:
         """Switch on, for this run, what ``request`` asks of our own levers."""
         raise AttributeError(f"{type(self).__name__} has no levers")
 
+    def override(self, p: Any, key: str, value: Any) -> None:
+        """Set an option of the host for the run of ``p`` alone.
+
+        The host applies and restores ``override_settings`` itself, but restores only options that are in its
+        settings file: one that is not would keep our value for good, so it is written down with its own first.
+        """
+        from modules import shared
+
+        run, data = self.runs.of(p), shared.opts.data
+        data.setdefault(key, getattr(shared.opts, key))
+        run.of_run.set_item(p.override_settings if p.override_settings_restore_afterwards else data, key, value)
+
     def end_run(self, p: Any) -> None:
         """Undo what was switched on for the run of ``p``; its fields stay as they ran."""
         self.runs.finish(p)

@@ -200,10 +200,10 @@ class FakeHost:
 
     def _a1111(self) -> None:
         self.opts.data |= {
-            "batch_cond_uncond": True,
             "fp8_storage": "Disable",
             "cross_attention_optimization": "Automatic",
         }
+        self.opts.data_labels["batch_cond_uncond"] = SimpleNamespace(default=True)  # not in the settings file
         self.module("modules.lowvram")
         self.module("modules.devices", dtype="torch.float16", dtype_vae="torch.float16")
         sdp = SimpleNamespace(name="sdp", cmd_opt="opt_sdp_attention", title=lambda: "sdp - scaled dot product")
