@@ -32,19 +32,19 @@ def latent_of(rows, columns, batch=1):
     return latent
 
 
-@pytest.mark.parametrize(("rows", "columns"), [(16, 24), (17, 33), (9, 40), (24, 8)])
+@pytest.mark.parametrize(("rows", "columns"), [(16, 16), (9, 21), (20, 8)])
 def test_the_picture_is_the_untiled_one_within_rounding_at_odd_sizes_too(decoder, rows, columns):
     latent = latent_of(rows, columns)
     assert (decoder(latent) - tiled_decode.decode(decoder, latent, 64)).abs().max() < ROUNDING
 
 
 def test_no_tile_differs_in_tone(decoder):
-    latent = latent_of(24, 24)
+    latent = latent_of(16, 16)
     whole, tiled = decoder(latent), tiled_decode.decode(decoder, latent, 64)
     tones = [
         (tiled[:, :, y : y + 64, x : x + 64].mean() - whole[:, :, y : y + 64, x : x + 64].mean()).abs()
-        for y in range(0, 192, 64)
-        for x in range(0, 192, 64)
+        for y in range(0, 128, 64)
+        for x in range(0, 128, 64)
     ]
     assert max(tones) < 1e-5
 
@@ -57,15 +57,15 @@ def test_statistics_of_the_tile_alone_would_shift_the_tone(decoder):
 
 
 def test_the_pictures_of_a_batch_do_not_mix(decoder):
-    latent = latent_of(16, 16, batch=3)
+    latent = latent_of(8, 16, batch=2)
     together = tiled_decode.decode(decoder, latent, 64)
-    for index in range(3):
+    for index in range(2):
         assert torch.equal(together[index : index + 1], tiled_decode.decode(decoder, latent[index : index + 1], 64))
 
 
 def test_half_precision_stays_within_a_level_of_255(decoder):
     half = ldm_decoder.make_decoder().to(torch.bfloat16)
-    latent = latent_of(16, 16).to(torch.bfloat16)
+    latent = latent_of(8, 16).to(torch.bfloat16)
     tiled = tiled_decode.decode(half, latent, 64)
     assert tiled.dtype == torch.bfloat16
     exact = decoder(latent.float())
@@ -78,7 +78,7 @@ def test_a_picture_that_wraps_around_wraps_in_tiles_too():
     for module in decoder.modules():
         if isinstance(module, torch.nn.Conv2d):
             module.padding_mode = "circular"
-    latent = latent_of(16, 20)
+    latent = latent_of(9, 16)
     assert (decoder(latent) - tiled_decode.decode(decoder, latent, 64)).abs().max() < ROUNDING
 
 
@@ -88,7 +88,7 @@ def test_no_layer_ever_sees_more_than_a_tile_and_its_reach(decoder):
         level.block[0].conv2.register_forward_pre_hook(lambda module, given: sizes.append(given[0].shape[2:]))
         for level in decoder.up
     ]
-    tiled_decode.decode(decoder, latent_of(32, 32), 64)
+    tiled_decode.decode(decoder, latent_of(16, 24), 64)
     for hook in hooks:
         hook.remove()
     assert max(max(size) for size in sizes) == 64 + 2
