@@ -8,9 +8,21 @@ from itertools import combinations
 from math import ceil
 
 from lib_vram.physics.profile import (
-    ALLOC, ATTEND, FREE, LOOP, REPEAT, SCRATCH, SYMBOLS, CallShape, Profile, Term, Token, halvings, monomials,
+    ALLOC,
+    ATTEND,
+    FREE,
+    LOOP,
+    REPEAT,
+    SCRATCH,
+    SYMBOLS,
+    CallShape,
+    Profile,
+    Term,
+    Token,
+    halvings,
+    monomials,
 )  # fmt: skip
-from lib_vram.physics.program import Setting
+from lib_vram.physics.program import Setting, calls_at, term_sizes
 from lib_vram.physics.raw import Event, RawTrace
 
 LONGEST_SUM = 3
@@ -35,6 +47,50 @@ def fit(name: str, parameters: int, settings: Sequence[Setting], traces: Sequenc
     tokens = [fitter.token(name, index, [trace.events[index] for trace in traces]) for index in range(len(kinds[0]))]
     steps = [token for token in tokens if token is not None]
     return Profile(name, parameters, tuple(fitter.terms), tuple(fitter.calls), compress(steps))
+
+
+def check_events(profile: Profile, setting: Setting, fresh: RawTrace, share: Fraction) -> None:
+    """Compare a profile with a trace at ``setting``, event by event.
+
+    Raises:
+        DoesNotFit: an event is another one, or has another size.
+    """
+    checker = _Checker(profile, setting, share)
+    tokens = profile.unrolled()
+    for index, (kind, values) in enumerate(fresh.events):
+        if kind == "alloc" and checker.attends:
+            checker.result_of_attention(values[0])
+        elif not checker.same(kind, values, *next(tokens)):
+            raise DoesNotFit(f"{profile.name} at {setting}: event {index}, {kind} {values}, is not what it says")
+    if next(tokens, None) is not None:
+        raise DoesNotFit(f"{profile.name} at {setting}: it has events that the trace has not")
+
+
+class _Checker:
+    def __init__(self, profile: Profile, setting: Setting, share: Fraction) -> None:
+        values = monomials(setting.batch, setting.rows, setting.columns)
+        self.attends = False
+        self._sizes = term_sizes(profile, setting)
+        self._calls = calls_at(profile, setting)
+        self._share = share
+        self._slack = [sum(values[index] for index, _ in term) if share < 1 else 0 for term in profile.terms]
+        self._taken: list[int] = []
+
+    def result_of_attention(self, block: int) -> None:
+        self._taken.append(block)
+        self.attends = False
+
+    def same(self, kind: str, values: tuple[int, ...], token: int, argument: int) -> bool:
+        if kind == "alloc":
+            self._taken.append(values[0])
+            return token == ALLOC and self._sizes[argument] == values[1]
+        if kind == "free":
+            return token == FREE and self._taken[-argument] == values[0]
+        if kind == "workspace":
+            rounded_up = self._sizes[argument] - sum(values) * self._share
+            return token == SCRATCH and 0 <= rounded_up <= self._slack[argument]
+        self.attends = token == ATTEND
+        return self.attends and self._calls[argument] == values[:7]
 
 
 class _Fitter:

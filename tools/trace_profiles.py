@@ -12,27 +12,30 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Literal
 
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from lib_vram.physics.profile import FOLDER, Profile  # noqa: E402
-from lib_vram.physics.program import Setting  # noqa: E402
-from lib_vram.physics.raw import RawTrace  # noqa: E402
-from lib_vram.physics.trace import mark_attention, trace  # noqa: E402
-from tools.fitting import fit  # noqa: E402
-from tools.meta.controlnet import ControlNet  # noqa: E402
-from tools.meta.layers import A1111, FORGE, Style  # noqa: E402
-from tools.meta.clip import PROMPT_TOKENS, TextEncoders  # noqa: E402
-from tools.meta.shapes import TEXT_ENCODERS, UNETS  # noqa: E402
-from tools.meta.unet import UNet  # noqa: E402
-from tools.meta.vae import Decoder, Encoder, VaeShape  # noqa: E402
+from lib_vram.physics.allocator import AllocatorConf
+from lib_vram.physics.minimum import minimum_and_comfortable
+from lib_vram.physics.profile import FOLDER, Profile
+from lib_vram.physics.program import Setting, expand
+from lib_vram.physics.raw import RawTrace
+from lib_vram.physics.trace import mark_attention, trace
+from tools.fitting import DoesNotFit, check_events, fit
+from tools.meta.clip import PROMPT_TOKENS, TextEncoders
+from tools.meta.controlnet import ControlNet
+from tools.meta.layers import A1111, FORGE, Style
+from tools.meta.shapes import TEXT_ENCODERS, UNETS
+from tools.meta.unet import UNet
+from tools.meta.vae import Decoder, Encoder, VaeShape
 
 DTYPES = {"fp16": torch.float16, "fp32": torch.float32}
 STYLES = {"forge": FORGE, "a1111": A1111}
@@ -42,6 +45,9 @@ VAE with fp32 outer layers at 1024 × 1024, 20 % above its live peak (InvokeAI P
 FITTED = (Setting(2, 104, 72), Setting(4, 59, 83), Setting(6, 37, 41), Setting(3, 47, 101), Setting(5, 97, 29))
 """Sizes that a profile is made from: batch and latent rows and columns without common factors, odd ones among them."""
 
+HELD_OUT = (Setting(1, 61, 46), Setting(2, 128, 96))
+"""Sizes at which every profile is checked against a trace that it was not made from."""
+
 
 @dataclass(frozen=True)
 class Traced:
@@ -49,6 +55,8 @@ class Traced:
 
     module: torch.nn.Module
     run: Callable[[Setting], object]
+    batches: Literal["any", "one", "more"] = "any"
+    """The batches at which the order of events is the same; diffusers' attention copies less for a single picture."""
     other_parameters: int = 0
     """Weights of the same model that this part does not run, and that the hosts keep beside it all the same."""
 
@@ -56,6 +64,12 @@ class Traced:
         """Return the trace at ``setting``; the inputs are taken inside it, the weights are not counted."""
         resident = [*self.module.parameters(), *self.module.buffers()]
         return trace(lambda: self.run(setting), resident=resident)
+
+    def sizes(self, settings: tuple[Setting, ...]) -> list[Setting]:
+        """Return ``settings`` with the batches at which this module is traced."""
+        if self.batches == "any":
+            return list(settings)
+        return [replace(item, batch=1 if self.batches == "one" else item.batch + 1) for item in settings]
 
     @property
     def parameters(self) -> int:
@@ -125,7 +139,7 @@ def vae_decode(family: str, dtype: torch.dtype, style: Style, attend: Mark = mar
     def run(at: Setting) -> object:
         return decoder(torch.empty(at.batch, 4, at.rows, at.columns, dtype=dtype, device="meta"))
 
-    return Traced(decoder, run, count(encoder))
+    return Traced(decoder, run, other_parameters=count(encoder))
 
 
 def vae_encode(family: str, dtype: torch.dtype, style: Style, attend: Mark = mark_picture) -> Traced:
@@ -135,7 +149,7 @@ def vae_encode(family: str, dtype: torch.dtype, style: Style, attend: Mark = mar
     def run(at: Setting) -> object:
         return encoder(torch.empty(at.batch, 3, at.rows * 8, at.columns * 8, dtype=dtype, device="meta"))
 
-    return Traced(encoder, run, count(decoder))
+    return Traced(encoder, run, other_parameters=count(decoder))
 
 
 def _vae(dtype: torch.dtype, style: Style, attend: Mark) -> tuple[torch.nn.Module, torch.nn.Module]:
@@ -201,13 +215,38 @@ def wanted() -> Iterator[tuple[str, Traced]]:
         return
     for dtype_name, dtype in DTYPES.items():
         for part, traced in diffusers_vae(dtype).items():
-            yield f"{SHARED_VAE}-{part}-{dtype_name}-diffusers", traced
+            yield f"{SHARED_VAE}-{part}-{dtype_name}-diffusers", replace(traced, batches="more")
+            yield f"{SHARED_VAE}-{part}-{dtype_name}-diffusers_one", replace(traced, batches="one")
 
 
 def build(name: str, traced: Traced) -> Profile:
-    """Return the profile of one module."""
+    """Return the profile of one module, checked at sizes that it was not made from.
+
+    Raises:
+        DoesNotFit: an event is no sum of monomials, or a figure at another size is not that of a fresh trace.
+    """
     share = FP32_WORKSPACE_SHARE if "-fp32-" in name else Fraction(1)
-    return fit(name, traced.parameters, FITTED, [traced.at(setting) for setting in FITTED], share)
+    settings = traced.sizes(FITTED)
+    profile = fit(name, traced.parameters, settings, [traced.at(setting) for setting in settings], share)
+    for setting in traced.sizes(HELD_OUT):
+        check_events(profile, setting, traced.at(setting), share)
+        check_loops(profile, setting)
+    return profile
+
+
+def check_loops(profile: Profile, setting: Setting) -> None:
+    """Fail when a loop cut short gives other figures than the whole.
+
+    Raises:
+        DoesNotFit: floor, minimum or comfortable differ.
+    """
+    figures = set()
+    for kept in (2, None):
+        at = expand(profile, setting, "sdpa", kept=kept)
+        floor = at.floor_bytes
+        figures.add((floor, at.bare_floor_bytes, *minimum_and_comfortable(at, AllocatorConf(), floor)))
+    if len(figures) > 1:
+        raise DoesNotFit(f"{profile.name} at {setting}: a loop cut short gives {figures}")
 
 
 def text_of(profile: Profile) -> str:

@@ -298,7 +298,7 @@ class CachingAllocator:
         self._unused.append(block)
 
     def _release_oversize(self, size: int) -> None:
-        """With a split limit, blocks above it are given back first: one that is enough, or the largest until they are."""
+        """Give back blocks above the split limit first: one that is enough, or the largest until they are."""
         limit = self.conf.max_split_bytes
         if limit == NO_SPLIT_LIMIT:
             return

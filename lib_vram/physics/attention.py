@@ -173,7 +173,7 @@ def _forge_sub_quad(call: Call, queries: int) -> list[Step]:
     size, keys = call.query_bytes(), call.key_bytes
     copies = call.batch > 1
     steps: list[Step] = [(1, size), (3, keys), (2, keys)] if copies else []
-    pieces = []
+    pieces: list[int] = []
     for start in range(0, call.queries, queries):
         part = min(queries, call.queries - start)
         pieces.append(10 + len(pieces))

@@ -11,7 +11,15 @@ from bisect import bisect_left
 from dataclasses import dataclass, field
 
 from lib_vram.errors import DeviceOutOfMemory
-from lib_vram.physics.allocator import LARGE_SEGMENT, MIN_BLOCK, NOTHING, SMALL_LIMIT, SMALL_SEGMENT, Block, CachingAllocator
+from lib_vram.physics.allocator import (
+    LARGE_SEGMENT,
+    MIN_BLOCK,
+    NOTHING,
+    SMALL_LIMIT,
+    SMALL_SEGMENT,
+    Block,
+    CachingAllocator,
+)
 
 FREE, TAKEN, UNMAPPED = range(3)
 
@@ -43,24 +51,24 @@ class Stretch:
         return min(fits)[1] if fits else None
 
     def growable(self, size: int) -> int:
-        """Return the place from which free and unmapped addresses make up ``size``: the lowest unmapped, or free before it."""
+        """Return the place from which on there is room for ``size``: the lowest unmapped, or a free block before it."""
         for place, state in enumerate(self.states):
             if state != UNMAPPED:
                 continue
             first = place - 1 if place and self.states[place - 1] == FREE else place
             last = first
-            while self.states[last] != TAKEN and self.ends[last] - self.starts[first] < size and last + 1 < len(self.states):
+            while self.states[last] != TAKEN and self.ends[last] - self.starts[first] < size:
                 last += 1
             if self.states[last] != TAKEN:
                 return first
         return len(self.states) - 1
 
     def set_state(self, start: int, end: int, state: int) -> None:
-        """Give ``start`` to ``end``, which lies in one block, a state of its own; free and unmapped neighbours merge."""
+        """Give ``start`` to ``end``, which lies in one block, its own state; free and unmapped neighbours merge."""
         place = self._cut(end, self._cut(start, bisect_left(self.starts, start + 1) - 1)) - 1
         self.states[place] = state
         for low in (place, place - 1):
-            if state != TAKEN and 0 <= low and low + 1 < len(self.states) and self.states[low] == self.states[low + 1]:
+            if state != TAKEN and low >= 0 and low + 1 < len(self.states) and self.states[low] == self.states[low + 1]:
                 self.ends[low] = self.ends[low + 1]
                 del self.starts[low + 1], self.ends[low + 1], self.states[low + 1]
 

@@ -96,13 +96,13 @@ def setting_of(component: Component) -> Setting:
 
 def _profile(component: Component) -> Profile:
     if component.dtype == "fp8":
-        raise BadInput("dtype", got="fp8", takes="fp32, fp16 or bf16: fp8 is for weights, activations are half precision")
+        raise BadInput("dtype", got="fp8", takes="fp32, fp16 or bf16; fp8 is a type of weights, not of activations")
     family = SHARED_PARTS.get(component.family, {}).get(component.part, component.family)
     dtype = "fp32" if component.dtype == "fp32" else "fp16"
     if component.code == "ldm":
         code = ONE_STYLE.get(component.part, component.host)
     elif component.attention == "sdpa":
-        code = component.code
+        code = component.code if component.batch > 1 else f"{component.code}_one"
     else:
         raise NotReady("attention", got=component.attention, takes="sdpa for the diffusers code")
     profile = load(f"{family}-{component.part}-{dtype}-{code}")

@@ -40,7 +40,7 @@ Term = tuple[tuple[int, int], ...]
 """Monomial's number and coefficient, in bytes."""
 
 SYMBOLS = ("1", "B", *(f"B*A{level}" for level in range(LEVELS)), "B*S")
-"""Monomials: B the batch that the part sees, A0 the latent's area, A1 to A3 after one to three halvings, S rows + columns."""
+"""Monomials: B the batch that the part sees, A0 the latent's area, A1 to A3 that of its halvings, S rows + columns."""
 
 
 def halvings(rows: int, columns: int) -> tuple[int, ...]:

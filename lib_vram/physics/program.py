@@ -286,12 +286,12 @@ def _paired(operations: list[Operation]) -> tuple[list[Operation], list[tuple[in
     pairs: dict[tuple[int, int], int] = {}
     place = 0
     while place < len(operations):
-        slots = [slot for slot, _ in operations[place:place + 4]]
-        sizes = [size for _, size in operations[place:place + 4]]
-        if slots[0] >= 0 and sizes[1:2] == [GIVE_BACK] and slots[0] == slots[1]:
+        slots, sizes = zip(*operations[place:place + 4])
+        taken = [size != GIVE_BACK and slot != AT_ONCE for slot, size in zip(slots, sizes)]
+        if taken[0] and sizes[1:2] == (GIVE_BACK,) and slots[0] == slots[1]:
             result.append((AT_ONCE, sizes[0]))
             place += 2
-        elif min(slots) >= 0 and sizes[2:] == [GIVE_BACK] * 2 and GIVE_BACK not in sizes[:2] and set(slots[:2]) == set(slots[2:]):
+        elif taken[:2] == [True] * 2 and sizes[2:] == (GIVE_BACK,) * 2 and set(slots[:2]) == set(slots[2:]):
             result.append((TWO_AT_ONCE, pairs.setdefault((sizes[0], sizes[1]), len(pairs))))
             place += 4
         else:

@@ -30,7 +30,7 @@ def weights_bytes(parameters: int, dtype: str) -> int:
 
 
 CUBLAS_WORKSPACE_BYTES = 8519680
-"""cuBLAS's workspace once a matrix product has run: 4096 KiB × 2 and 16 KiB × 8 (PyTorch's CUBLAS_WORKSPACE_CONFIG default)."""
+"""cuBLAS's workspace once a matrix product has run: 2 × 4096 KiB + 8 × 16 KiB, PyTorch's ``:4096:2:16:8``."""
 
 CUBLAS_WORKSPACE_HOPPER_BYTES = 32 * MIB
 """The same on compute capability 9.0 (NVIDIA's cuBLAS documentation)."""

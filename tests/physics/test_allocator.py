@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -159,7 +161,8 @@ def test_options_that_change_nothing_are_the_default(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["nonsense", "expandable_segments:maybe", "max_split_size_mb:20", "max_split_size_mb:x", "expandable_segments"]
+    "text",
+    ["nonsense", "expandable_segments:maybe", "expandable_segments", "max_split_size_mb:20", "max_split_size_mb:"],
 )
 def test_what_pytorch_would_refuse_is_refused(text: str) -> None:
     with pytest.raises(BadInput, match="alloc_conf"):
@@ -177,7 +180,7 @@ def test_blocks_never_overlap_and_reserved_covers_allocated(script: list[int]) -
     allocator = CachingAllocator()
     held = play(allocator, script)
     spans = sorted((allocator._address[block], allocator._size[block]) for block in held)
-    assert all(start + size <= after for (start, size), (after, _) in zip(spans, spans[1:]))
+    assert all(start + size <= after for (start, size), (after, _) in pairwise(spans))
     assert allocator.allocated_bytes == sum(size for _, size in spans) <= allocator.reserved_bytes
     assert all(allocator._size[block] >= asked for block, asked in held.items())
 

@@ -46,7 +46,7 @@ def test_plain_attention_takes_the_score_matrix_twice() -> None:
 
 
 def test_published_requests_of_one_score_matrix_are_met() -> None:
-    """"Tried to allocate 1.50 GiB" (CompVis/stable-diffusion issue 296): batch 6, 8 heads, 4096 tokens, half precision."""
+    """"Tried to allocate 1.50 GiB" (CompVis/stable-diffusion issue 296): 6 × 8 heads, 4096 tokens, half precision."""
     assert Call(6, 8, 4096, 4096, 40, 2, 0).score_bytes(4096) == int(1.5 * GIB)
 
 
@@ -68,12 +68,16 @@ def test_a1111_1_10_takes_a_smaller_last_slice_instead() -> None:
     assert peak("a1111", "split", call, 4 * GIB) < peak("a1111", "split", call) / 3
 
 
-@pytest.mark.parametrize(("free", "steps"), [(PLENTY, 1), (1536 * MIB, 1), (1536 * MIB - 1, 2), (700 * MIB, 4), (1, 2**31)])
+@pytest.mark.parametrize(
+    ("free", "steps"), [(PLENTY, 1), (1536 * MIB, 1), (1536 * MIB - 1, 2), (700 * MIB, 4), (1, 2**31)]
+)
 def test_slices_are_a_power_of_two_by_free_memory(free: int, steps: int) -> None:
     assert split_steps(LARGE, free, 3.0) == steps
 
 
-@pytest.mark.parametrize(("free", "queries"), [(PLENTY, 4096), (2 * GIB, 4096), (1 * GIB, 2048), (130 * MIB, 256), (1, 512)])
+@pytest.mark.parametrize(
+    ("free", "queries"), [(PLENTY, 4096), (2 * GIB, 4096), (1 * GIB, 2048), (130 * MIB, 256), (1, 512)]
+)
 def test_forge_takes_the_largest_query_chunk_that_fits_four_times(free: int, queries: int) -> None:
     part = WAYS["forge"]["sub_quad"].part
     assert part is not None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -65,7 +67,7 @@ def test_blocks_never_overlap_and_reserved_covers_allocated(script: list[int]) -
     allocator = CachingAllocator(None, EXPANDABLE)
     assert isinstance(allocator, ExpandableAllocator)
     spans = sorted((block & 1, block & ~1, allocator._sizes[block]) for block in play(allocator, script))
-    assert all(pool != other or start + size <= after for (pool, start, size), (other, after, _) in zip(spans, spans[1:]))
+    assert all(one[0] != other[0] or one[1] + one[2] <= other[1] for one, other in pairwise(spans))
     assert allocator.allocated_bytes == sum(size for _, _, size in spans) <= allocator.reserved_bytes
 
 

@@ -59,9 +59,10 @@ def test_the_answer_runs_and_a_segment_less_does_not() -> None:
     assert not runs_in(trace, minimum - 2 * MIB, DEFAULT)
 
 
-@pytest.mark.parametrize("conf", [DEFAULT, AllocatorConf.parse("expandable_segments:True"), AllocatorConf.parse("max_split_size_mb:21")])
+@pytest.mark.parametrize("options", ["", "expandable_segments:True", "max_split_size_mb:21"])
 @given(trace=traces())
-def test_the_minimum_runs_and_lies_between_floor_and_comfortable(conf: AllocatorConf, trace: EventTrace) -> None:
+def test_the_minimum_runs_and_lies_between_floor_and_comfortable(options: str, trace: EventTrace) -> None:
+    conf = AllocatorConf.parse(options)
     minimum, comfortable = minimum_and_comfortable(trace, conf, trace.floor_bytes)
     assert trace.floor_bytes <= minimum <= comfortable
     assert runs_in(trace, minimum, conf)

@@ -58,8 +58,8 @@ def test_a_loop_cut_short_gives_the_figures_of_the_whole(name: str, attention: s
     short, whole = (profile_at(name, setting, attention, kept) for kept in (2, None))
     assert len(short.operations) < len(whole.operations)
     assert (short.floor_bytes, short.bare_floor_bytes) == (whole.floor_bytes, whole.bare_floor_bytes)
-    conf = AllocatorConf()
-    assert minimum_and_comfortable(short, conf, short.floor_bytes) == minimum_and_comfortable(whole, conf, whole.floor_bytes)
+    figures = [minimum_and_comfortable(trace, AllocatorConf(), trace.floor_bytes) for trace in (short, whole)]
+    assert figures[0] == figures[1]
 
 
 def as_events(trace: EventTrace) -> list[int]:
@@ -70,8 +70,9 @@ def as_events(trace: EventTrace) -> list[int]:
 def in_any_order(events: list[int]) -> list[int]:
     """Return the events with what is given back in one breath sorted: in which order leaves the allocator the same."""
     result: list[int] = []
-    for taken, group in groupby(events, key=lambda size: size > 0):
-        result += list(group) if taken else sorted(group)
+    for _, group in groupby(events, key=lambda size: size > 0):
+        breath = list(group)
+        result += breath if breath[0] > 0 else sorted(breath)
     return result
 
 

@@ -32,7 +32,8 @@ class Attend:
     def tokens(self, operands: list[Tensor], heads: int) -> Tensor:
         """Return attention over tokens; the three are [batch, tokens, heads × size]."""
         query, key = operands[:2]
-        call = Call(query.shape[0], heads, query.shape[1], key.shape[1], query.shape[2] // heads, query.element_size(), 0)
+        batch, queries, width = query.shape
+        call = Call(batch, heads, queries, key.shape[1], width // heads, query.element_size(), 0)
         del query, key
         return TOKENS[self.host, self.kind](operands, heads, self._part(call))
 
@@ -64,7 +65,8 @@ def fused_without_log(operands: list[Tensor], heads: int, part: int) -> Tensor:
 
 def _by_head(item: Tensor, heads: int) -> Tensor:
     batch, tokens, width = item.shape
-    return item.view(batch, tokens, heads, width // heads).transpose(1, 2).reshape(batch * heads, tokens, width // heads)
+    size = width // heads
+    return item.view(batch, tokens, heads, size).transpose(1, 2).reshape(batch * heads, tokens, size)
 
 
 def _by_token(item: Tensor, heads: int) -> Tensor:

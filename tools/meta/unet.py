@@ -181,7 +181,8 @@ class Encoder(nn.Module):
         self.skips = [shape.channels]
         self.down = nn.ModuleList([Stage(Conv(shape.latents, shape.channels)), *self._levels()])
         width = self.skips[-1]
-        self.middle = Stage(self._res(width, width), self._transformer(width, shape.middle_depth), self._res(width, width))
+        transformer = self._transformer(width, shape.middle_depth)
+        self.middle = Stage(self._res(width, width), transformer, self._res(width, width))
 
     def _embedding_layers(self, width: int) -> nn.Sequential:
         return nn.Sequential(Linear(width, self.embedding), nn.SiLU(), Linear(self.embedding, self.embedding))

@@ -12,7 +12,7 @@ from torch.nn import functional
 from tools.meta.layers import FORGE, Conv, GroupNorm, Style
 
 AttendPicture = Callable[[list[Tensor]], Tensor]
-"""Single-head attention over a picture's positions: query, key, value and result are [batch, channels, rows, columns]."""
+"""Single-head attention over a picture's positions; all four are [batch, channels, rows, columns]."""
 
 
 @dataclass(frozen=True)
