@@ -68,6 +68,18 @@ def test_that_decode_grows_by_2176_bytes_per_pixel() -> None:
     assert (large - small) / (2560 * 1440 - 512 * 512) == pytest.approx(2177, rel=0.001)
 
 
+def test_without_room_for_workspaces_the_low_end_is_what_is_seen() -> None:
+    """The same table: 2048² on the 12 GB card peaks at 2049 bytes per pixel."""
+    memory = component_memory(Component("sd15", "vae_decode", 2048, 2048, attention="xformers", host="a1111"))
+    assert memory.low_bytes / 2048**2 == pytest.approx(2049, rel=0.001)
+
+
+def test_whole_score_matrices_in_the_vae_are_what_is_seen_at_1600() -> None:
+    """The same table: 1600² peaks at 2582 bytes per pixel, two whole score matrices of 40 000² in half precision."""
+    memory = component_memory(Component("sd15", "vae_decode", 1600, 1600, attention="math", host="a1111"))
+    assert memory.floor_bytes / 1600**2 == pytest.approx(2582, rel=0.001)
+
+
 def test_sdxl_vae_decode_in_diffusers_as_invokeai_measured_it() -> None:
     """InvokeAI PR 7673: fp16 at 1024², weights included: allocated 2.5342 GiB, reserved 4418 MiB."""
     memory = component_memory(Component("sdxl", "vae_decode", 1024, 1024, code="diffusers"))
