@@ -7,8 +7,8 @@
     python3 start.py cli ARGS      the command line: start.py cli estimate request.json
 
 What is installed goes into .venv* folders beside this file and nowhere else. Each holds a stamp
-with the hash of its requirements, so that a second start installs nothing, and one that was
-interrupted is taken up again.
+with the hash of its requirements, so that a second start installs nothing, and an environment
+whose making was interrupted is made anew.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ ROOT = Path(__file__).resolve().parent
 PYTHONS = (10, 11, 12, 13)
 """Minor versions of Python 3 on which the code runs."""
 STAMP = "vram-guard-stamp.txt"
+UNFINISHED = "vram-guard-unfinished.txt"
+"""Is there while pip works. Found at a start, it means that pip was cut off and may have left half a package."""
 CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "msedge")
 CHROMIUM_PATHS = (
     "/usr/bin/chromium",
@@ -107,9 +109,16 @@ def environment(folder_name: str, requirements: str, interpreter: str = sys.exec
         return python
     tell(f"Preparing {folder_name} (needed once; a few minutes at most) ...")
     stamp.unlink(missing_ok=True)
-    if not runs(python, "-m", "pip", "--version"):
+    unfinished = folder / UNFINISHED
+    if unfinished.exists() or not runs(python, "-m", "pip", "--version"):
         make_environment(folder, interpreter)
-    install(python, requirements, folder_name)
+    unfinished.touch()
+    try:
+        install(python, requirements, folder_name)
+    except StartError:
+        unfinished.unlink()  # pip itself gave up, and left everything in order
+        raise
+    unfinished.unlink()
     stamp.write_text(wanted, encoding="utf-8")
     return python
 

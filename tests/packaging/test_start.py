@@ -30,7 +30,7 @@ class Pip:
 
     def __init__(self, start: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
         self.done: list[str] = []
-        self.fault: Exception | None = None
+        self.fault: BaseException | None = None
         monkeypatch.setattr(start, "make_environment", self.make)
         monkeypatch.setattr(start, "install", self.install)
         monkeypatch.setattr(start, "runs", lambda python, *arguments: python.exists())
@@ -77,7 +77,16 @@ def test_line_ends_of_windows_change_nothing(start: ModuleType, tmp_path: Path) 
     assert start.stamp_of("requirements.txt", "3.12") != before
 
 
-def test_an_interrupted_install_is_taken_up_again(start: ModuleType, pip: Pip) -> None:
+def test_an_environment_whose_making_was_interrupted_is_made_anew(start: ModuleType, pip: Pip) -> None:
+    pip.fault = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        start.environment(".venv", "requirements.txt")
+    pip.fault = None
+    start.environment(".venv", "requirements.txt")
+    assert pip.done == ["make", "install", "make", "install"]
+
+
+def test_an_install_that_pip_gave_up_is_taken_up_again(start: ModuleType, pip: Pip) -> None:
     pip.fault = start.StartError("no network")
     with pytest.raises(start.StartError, match="no network"):
         start.environment(".venv", "requirements.txt")
