@@ -91,7 +91,7 @@ Block = int
 """A block's number. Numbers of blocks that are gone are used again."""
 
 _UNIT = 9
-_ADDRESS_BITS = 36
+_ADDRESS_BITS = 64
 _NUMBER_BITS = 16
 _NUMBER_MASK = (1 << _NUMBER_BITS) - 1
 _SIZE_SHIFT = _ADDRESS_BITS + _NUMBER_BITS - _UNIT

@@ -25,6 +25,9 @@ FLASH_HEAD_LIMIT = 256
 KEPT_SLICES = 3
 """Equal slices in a row leave the allocator as three of them do."""
 
+KEPT_PIECES = 64
+"""Results of chunks that are replayed one by one; what goes before them in a very large picture is one block."""
+
 MOST_STEPS = 64
 """The hosts' split attention gives up above this many slices: "Not enough memory, use lower resolution"."""
 
@@ -174,7 +177,11 @@ def _forge_sub_quad(call: Call, queries: int) -> list[Step]:
     copies = call.batch > 1
     steps: list[Step] = [(1, size), (3, keys), (2, keys)] if copies else []
     pieces: list[int] = []
-    for start in range(0, call.queries, queries):
+    done = max(0, call.queries // queries - KEPT_PIECES) * queries
+    if done:
+        steps.append((8, call.query_bytes(done)))
+        pieces.append(8)
+    for start in range(done, call.queries, queries):
         part = min(queries, call.queries - start)
         pieces.append(10 + len(pieces))
         scores = call.score_bytes(part)

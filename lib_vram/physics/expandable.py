@@ -22,6 +22,7 @@ from lib_vram.physics.allocator import (
 )
 
 FREE, TAKEN, UNMAPPED = range(3)
+ENDLESS = 2**80
 
 
 @dataclass
@@ -31,7 +32,7 @@ class Stretch:
     page: int
     starts: list[int] = field(default_factory=lambda: [0])
     states: list[int] = field(default_factory=lambda: [UNMAPPED])
-    ends: list[int] = field(default_factory=lambda: [2**60])
+    ends: list[int] = field(default_factory=lambda: [ENDLESS])
 
     def copy(self) -> Stretch:
         """Return the same state with a later life of its own."""

@@ -1,0 +1,104 @@
+"""The tracer: which blocks a run of torch code takes and gives back."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from lib_vram.physics.trace import live_bytes, mark_attention, trace  # noqa: E402
+
+
+def empty(*shape: int, dtype: object = torch.float16) -> torch.Tensor:
+    """Return a tensor that has a shape and nothing else."""
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def test_a_result_is_a_block_until_nothing_refers_to_it() -> None:
+    def run() -> object:
+        first = empty(100)
+        second = first + 1
+        del first
+        return second * 2
+
+    assert trace(run).events == [
+        ("alloc", (1, 200)), ("alloc", (2, 200)), ("free", (1,)), ("alloc", (3, 200)), ("free", (2,)), ("free", (3,)),
+    ]  # fmt: skip
+
+
+def test_views_and_writing_in_place_take_nothing() -> None:
+    def run() -> object:
+        x = empty(4, 6)
+        x += 1
+        return x.view(24).transpose(0, 0)[3:]
+
+    assert trace(run).events == [("alloc", (1, 48)), ("free", (1,))]
+
+
+def test_what_was_there_before_is_not_counted() -> None:
+    weight = empty(8, 8)
+    assert [kind for kind, _ in trace(lambda: weight * 2, resident=[weight]).events] == ["alloc", "free"]
+
+
+def test_a_convolution_has_a_marked_workspace() -> None:
+    weight = empty(8, 4, 3, 3)
+    events = trace(lambda: torch.nn.functional.conv2d(empty(2, 4, 10, 10), weight, padding=1), resident=[weight]).events
+    assert ("workspace", (2 * 4 * 100 * 2, 2 * 8 * 100 * 2, 8 * 4 * 9 * 2)) in events
+
+
+def test_a_matrix_product_is_noted() -> None:
+    assert trace(lambda: empty(4, 4) @ empty(4, 4)).uses_matmul
+    assert not trace(lambda: empty(4, 4) + 1).uses_matmul
+
+
+def test_fused_attention_takes_its_result_and_a_log_sum() -> None:
+    def run() -> object:
+        q = empty(1, 2, 64, 40)
+        return torch.nn.functional.scaled_dot_product_attention(q, q, q)
+
+    sizes = [values[1] for kind, values in trace(run).events if kind == "alloc"]
+    assert sizes == [2 * 64 * 40 * 2, 2 * 64 * 40 * 2, 2 * 64 * 4]
+
+
+def test_attention_in_three_dimensions_takes_whole_score_matrices() -> None:
+    def run() -> object:
+        q = empty(2, 64, 40)
+        return torch.nn.functional.scaled_dot_product_attention(q, q, q)
+
+    sizes = [values[1] for kind, values in trace(run).events if kind == "alloc"]
+    assert sum(size >= 2 * 64 * 64 * 2 for size in sizes) >= 2
+
+
+def test_marked_attention_says_where_its_operands_are() -> None:
+    def run() -> object:
+        q, k, v = empty(2, 64, 80), empty(2, 77, 80), empty(2, 77, 80)
+        return mark_attention(q, k, v, heads=2)
+
+    events = trace(run).events
+    assert events[3] == ("attention", (2, 2, 64, 77, 40, 2, 0, 1, 2, 3))
+    assert events[4] == ("alloc", (4, 2 * 64 * 80 * 2))
+
+
+def test_the_peak_counts_what_is_live_and_the_workspace() -> None:
+    weight = empty(1, 1, 1, 1)
+    recorded = trace(lambda: torch.nn.functional.conv2d(empty(1, 1, 512, 512), weight), resident=[weight])
+    assert recorded.peak_bytes == 2 * 2**19 + 2 * 2**19 + 512
+
+
+def test_code_that_asks_how_much_is_live_is_told() -> None:
+    seen = []
+
+    def run() -> object:
+        x = empty(1000)
+        seen.append(live_bytes())
+        return x
+
+    trace(run)
+    assert seen == [2048]
+
+
+def test_a_trace_that_fails_leaves_nothing_behind() -> None:
+    with pytest.raises(ValueError, match="on purpose"):
+        trace(lambda: (_ for _ in ()).throw(ValueError("on purpose")))
+    with pytest.raises(IndexError):
+        live_bytes()
