@@ -3,6 +3,7 @@
     "use strict";
     const guard = window.vramGuard = window.vramGuard || {};
     const GAP = 6; // pixels between the bar and what opens under it
+    const HEARD_MS = 5000;
     const EDGE = 8; // pixels kept free at the window's sides
 
     function element(name, className, attributes) {
@@ -63,11 +64,18 @@
         show(answer) {
             this.box.hidden = answer.mode === "off";
             if (this.box.dataset.verdict !== answer.verdict) {
-                this.status.textContent = this.box.dataset.verdict ? answer.status_text : "";
+                if (this.box.dataset.verdict) this.tell(answer.status_text);
                 this.box.dataset.verdict = answer.verdict;
             }
             if (this.html !== answer.bar_html) this.replaceLine(answer.bar_html);
             if (this.picture.innerHTML !== answer.phases_html) this.replacePicture(answer.phases_html);
+        }
+
+        // For screen readers: heard once, then gone, so that no old figure is found later.
+        tell(text) {
+            this.status.textContent = text;
+            clearTimeout(this.telling);
+            this.telling = setTimeout(() => this.status.replaceChildren(), HEARD_MS);
         }
 
         replaceLine(html) {

@@ -155,7 +155,8 @@ def _generation_tab(page: Page, name: Mode) -> None:
     run_argument = gr.Textbox("", visible=False, elem_id=f"{name}_vram_guard_run", label="run")
     inputs = {**page.shared, **fields}
     handler = _handler(page, name, list(inputs))
-    generate.click(handler, [run_argument, *inputs.values()], outputs, show_progress="hidden", api_name=False)
+    for pressed in (generate.click, fields["prompt"].submit):
+        pressed(handler, [run_argument, *inputs.values()], outputs, show_progress="hidden", api_name=False)
     if name == "txt2img":
         _examples(page, fields)
 

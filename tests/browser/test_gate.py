@@ -82,6 +82,7 @@ def test_undo_gives_exactly_the_changed_fields_back(lab):
     lab.wont_fit()
     lab.bar.locator("button.vg-fix").click()
     lab.bar.locator("button.vg-undo").click()
+    lab.bar.locator(".vg-changed", has_text="Undone: the fields are as they were.").wait_for()
     lab.wait_for_verdict("wont_fit")
     assert lab.page.evaluate("document.activeElement.className") == "vg-open"
     assert lab.values("batch_size", "batch_count", "height") == [16, 1, 1032]
@@ -132,6 +133,29 @@ def test_a_press_right_after_a_change_waits_for_the_fresh_answer(lab):
     )
     lab.generate.click()
     asked(lab)
+
+
+def test_shift_enter_in_the_prompt_is_held_up_too(lab):
+    lab.wont_fit()
+    lab.page.locator("#txt2img_prompt textarea").press("Shift+Enter")
+    asked(lab)
+    assert lab.log() == ""
+
+
+def test_a_slow_answer_never_holds_a_press_up(lab):
+    lab.page.evaluate(
+        """() => {
+            const plain = window.fetch;
+            window.fetch = async (...call) => {
+                if (String(call[0]).includes("/check")) await new Promise(done => setTimeout(done, 4000));
+                return plain(...call);
+            };
+        }"""
+    )
+    lab.set("batch_size", 16)
+    lab.generate.click()
+    lab.wait_for_log("CUDA out of memory")
+    assert not lab.panel.is_visible()
 
 
 def test_generate_forever_is_not_held_up_by_a_question(lab):
