@@ -168,7 +168,12 @@ class CachingAllocator:
         left_over = taken - size
         if left_over >= MIN_BLOCK if small else (left_over > SMALL_LIMIT and size < self.conf.max_split_bytes):
             after, address = self._after[block], self._address[block] + size
-            rest = self._new_block(left_over, address, block, after)
+            if self._unused:
+                rest = self._unused.pop()
+                sizes[rest], self._address[rest] = left_over, address
+                self._before[rest], self._after[rest] = block, after
+            else:
+                rest = self._new_block(left_over, address, block, after)
             if after != NOTHING:
                 self._before[after] = rest
             self._after[block] = rest
