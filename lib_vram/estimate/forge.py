@@ -61,8 +61,11 @@ class ForgeMemory:
         """Return what ``get_free_memory`` says: free on the card and free in torch's cache."""
         return self.empty_bytes - held_bytes - sum(item.on_device_bytes for item in self.loaded)
 
-    def load(self, models: tuple[Model, ...], required_bytes: float = 0, held_bytes: int = 0) -> None:
-        """Make room for ``models`` and ``required_bytes`` of activations, then load them (``load_models_gpu``)."""
+    def load(self, models: tuple[Model, ...], required_bytes: float = 0) -> None:
+        """Make room for ``models`` and ``required_bytes`` of activations, then load them (``load_models_gpu``).
+
+        Models are loaded before the work begins: latents and pictures are still on the CPU, or not there yet.
+        """
         to_free = max(self.inference_bytes, required_bytes)
         kept = [item for model in models for item in self.loaded if item.model == model]
         missing = [model for model in models if all(item.model != model for item in kept)]
@@ -71,21 +74,21 @@ class ForgeMemory:
             self.loaded.insert(0, item)
         if missing:
             to_free += MODEL_FACTOR * sum(model.size_bytes for model in missing)
-        self._send_away(to_free, kept, held_bytes)
+        self._send_away(to_free, kept)
         for model in missing:
-            self.loaded.insert(0, Loaded(model, self._part_that_fits(model, held_bytes)))
+            self.loaded.insert(0, Loaded(model, self._part_that_fits(model)))
 
-    def _send_away(self, wanted_bytes: float, kept: list[Loaded], held_bytes: int) -> None:
+    def _send_away(self, wanted_bytes: float, kept: list[Loaded]) -> None:
         for item in reversed(tuple(self.loaded)):
-            if not self.fully_swapped and self.free_bytes(held_bytes) > wanted_bytes:
+            if not self.fully_swapped and self.free_bytes() > wanted_bytes:
                 return
             if item not in kept:
                 self.loaded.remove(item)
 
-    def _part_that_fits(self, model: Model, held_bytes: int) -> int:
+    def _part_that_fits(self, model: Model) -> int:
         if self.fully_swapped:
             return 0
-        return part_that_fits(model.size_bytes, self.free_bytes(held_bytes), self.inference_bytes)
+        return part_that_fits(model.size_bytes, self.free_bytes(), self.inference_bytes)
 
 
 def part_that_fits(size_bytes: int, free_bytes: int, inference_bytes: int) -> int:
@@ -123,13 +126,12 @@ def forge_least(request: Request, works: tuple[Work, ...], weights: ModelWeights
     they take. More pixels never lower the bound, for the same reason. A ControlNet that stayed from an earlier
     pass makes the UNet's part smaller, so it counts only where both are loaded together.
     """
-    most_held_bytes = max((held_bytes(work) for work in works), default=0)
     reloads = any(work.phase in ("hires_upscale", "detailer") for work in works)
     least = []
     for work in works:
         models = models_of(request, work, weights)
         alone = models[:1] if reloads else models
-        least.append(_least_loaded(request, alone, empty_bytes - most_held_bytes) + _least_held_bytes(work))
+        least.append(_least_loaded(request, alone, empty_bytes) + _least_held_bytes(work))
     return tuple(least)
 
 
@@ -142,11 +144,6 @@ def _least_loaded(request: Request, models: tuple[Model, ...], free_bytes: int) 
         reserve_bytes = request.forge.inference_memory_bytes
         loaded_bytes += least_part(model.size_bytes, free_bytes - loaded_bytes, reserve_bytes)
     return loaded_bytes
-
-
-def held_bytes(work: Work) -> int:
-    """Return the size of what stays alive beside ``work``."""
-    return sum(size for _, size in work.held)
 
 
 def _least_held_bytes(work: Work) -> int:
@@ -184,7 +181,7 @@ def models_of(request: Request, work: Work, weights: ModelWeights) -> tuple[Mode
 
 def _decide(request: Request, work: Work, weights: ModelWeights, memory: ForgeMemory) -> Decided:
     before_bytes = sum(size for name, size in work.held if name != "control_outputs")
-    memory.load(models_of(request, work, weights), _required_bytes(request, work), before_bytes)
+    memory.load(models_of(request, work, weights), _required_bytes(request, work))
     component = _as_forge_runs_it(work, memory.free_bytes(before_bytes))
     if component != work.component and work.worker in ("unet", "controlnet"):
         work = _halved(work, component)
