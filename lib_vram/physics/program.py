@@ -12,7 +12,7 @@ from functools import lru_cache
 from itertools import accumulate
 
 from lib_vram.physics.allocator import Block, CachingAllocator, rounded
-from lib_vram.physics.attention import FREED, KEY, PLENTY, QUERY, RESULT, VALUE, WAYS, Call, Step
+from lib_vram.physics.attention import FREED, KEY, PLENTY, QUERY, RESULT, VALUE, WAYS, Call
 from lib_vram.physics.profile import ALLOC, ATTEND, FREE, SCRATCH, CallShape, Profile, halvings, monomials
 
 GIVE_BACK = -1
@@ -298,9 +298,3 @@ def _paired(operations: list[Operation]) -> tuple[list[Operation], list[tuple[in
             result.append(operations[place])
             place += 1
     return result, list(pairs)
-
-
-def steps_of(call: Call, attention: str, host: str, free_bytes: int) -> list[Step]:
-    """Return the steps of one use of attention; for tests and for looking into."""
-    way = WAYS[host][attention]
-    return way.steps(call, way.part(call, free_bytes) if way.part else call.queries)

@@ -22,7 +22,6 @@ class RawTrace:
 
     events: list[Event] = field(default_factory=list)
     blocks: int = 0
-    uses_matmul: bool = False
     live_bytes: int = 0
     peak_bytes: int = 0
     _sizes: dict[int, int] = field(default_factory=dict)

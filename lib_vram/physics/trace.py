@@ -20,12 +20,7 @@ from torch.utils._pytree import tree_iter
 from lib_vram.physics.attention import FLASH_HEAD_LIMIT
 from lib_vram.physics.raw import RawTrace
 
-_MATMULS = {
-    torch.ops.aten.mm.default,
-    torch.ops.aten.addmm.default,
-    torch.ops.aten.bmm.default,
-    torch.ops.aten.baddbmm.default,
-}
+
 class _Blocks:
     """Numbers the storages that are alive and records when each comes and goes."""
 
@@ -73,8 +68,6 @@ class _Dispatch(TorchDispatchMode):
                 self._blocks.see(item)
         if func is torch.ops.aten.convolution.default:
             self._trace.workspace(_bytes(args[0]), _bytes(result), _bytes(args[1]))
-        elif func in _MATMULS:
-            self._trace.uses_matmul = True
         return result
 
 

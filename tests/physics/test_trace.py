@@ -46,11 +46,6 @@ def test_a_convolution_has_a_marked_workspace() -> None:
     assert ("workspace", (2 * 4 * 100 * 2, 2 * 8 * 100 * 2, 8 * 4 * 9 * 2)) in events
 
 
-def test_a_matrix_product_is_noted() -> None:
-    assert trace(lambda: empty(4, 4) @ empty(4, 4)).uses_matmul
-    assert not trace(lambda: empty(4, 4) + 1).uses_matmul
-
-
 def test_fused_attention_takes_its_result_and_a_log_sum() -> None:
     def run() -> object:
         q = empty(1, 2, 64, 40)
