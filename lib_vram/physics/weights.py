@@ -27,18 +27,3 @@ FORGE_SDXL_TEXT_ENCODERS_BYTES = int(2144.35 * MIB)
 def weights_bytes(parameters: int, dtype: str) -> int:
     """Return what ``parameters`` weights take in the storage type ``dtype``."""
     return int(parameters * BITS_PER_WEIGHT[dtype] / 8)
-
-
-CUBLAS_WORKSPACE_BYTES = 8519680
-"""cuBLAS's workspace once a matrix product has run: 2 × 4096 KiB + 8 × 16 KiB, PyTorch's ``:4096:2:16:8``."""
-
-CUBLAS_WORKSPACE_HOPPER_BYTES = 32 * MIB
-"""The same on compute capability 9.0 (NVIDIA's cuBLAS documentation)."""
-
-_HOPPER = ("H100", "H200", "H800", "GH200", "H20")
-
-
-def cublas_workspace_bytes(device_name: str) -> int:
-    """Return the block that cuBLAS keeps on a card of this name; it comes on top of every part's activations."""
-    words = device_name.replace("-", " ").split()
-    return CUBLAS_WORKSPACE_HOPPER_BYTES if any(name in words for name in _HOPPER) else CUBLAS_WORKSPACE_BYTES
