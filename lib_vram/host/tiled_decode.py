@@ -282,17 +282,30 @@ def _attention(attention: Any, source: Canvas, tiles: Tiles) -> Canvas:
         result = source.overwritten()
         result.write(whole, hidden)
         return result
-    hidden = _normalised(attention.norm, source, source.read(whole))
-    keys, values = _as_tokens(attention.k(hidden)), _as_tokens(attention.v(hidden))
-    result = source.overwritten()
     rows = max(1, tiles.side**2 * SCORES_PER_TILE_PIXEL // (height * width * width))
-    for top in range(0, height, rows):
-        box = Box(top, min(height, top + rows), 0, width)
-        queries = _as_tokens(attention.q(hidden[:, :, box.top : box.bottom]))
-        mixed = F.scaled_dot_product_attention(queries, keys, values)
-        mixed = mixed[0].transpose(1, 2).reshape(1, -1, box.bottom - box.top, width)
-        result.write(box, source.read(box).add_(attention.proj_out(mixed)))
+    bands = [Box(top, min(height, top + rows), 0, width) for top in range(0, height, rows)]
+    keys, values = _keys_and_values(attention, source, bands)
+    result = source.overwritten()
+    for box in bands:
+        straight = source.read(box)
+        queries = _as_tokens(attention.q(_normalised(attention.norm, source, straight)))
+        mixed = F.scaled_dot_product_attention(queries, keys, values)[0]
+        mixed = mixed.transpose(1, 2).reshape(1, -1, box.bottom - box.top, width)
+        result.write(box, straight.add_(attention.proj_out(mixed)))
     return result
+
+
+def _keys_and_values(attention: Any, source: Canvas, bands: list[Box]) -> tuple[Tensor, Tensor]:
+    """Return both for the whole map: the only things of its size on the card, 2 x channels x latent pixels."""
+    height, width = source.size
+    kept: list[Tensor] = []
+    for box in bands:
+        hidden = _normalised(attention.norm, source, source.read(box))
+        parts = [_as_tokens(layer(hidden)) for layer in (attention.k, attention.v)]
+        kept = kept or [part.new_empty((1, 1, height * width, part.shape[3])) for part in parts]
+        for whole, part in zip(kept, parts, strict=True):
+            whole[:, :, box.top * width : box.bottom * width].copy_(part)
+    return kept[0], kept[1]
 
 
 def _as_tokens(hidden: Tensor) -> Tensor:

@@ -62,10 +62,14 @@ def test_the_host_and_the_card_are_known():
     assert status == 200 and answer["host"] in ("a1111", "forge") and answer["card"]["total_bytes"] > 0
 
 
-def test_our_settings_are_there_and_hold_the_defaults():
-    _, options = call("/sdapi/v1/options")
-    assert options["vram_guard_mode"] in ("off", "show", "ask", "fix")
-    assert isinstance(options["vram_guard_refuse_api"], bool)
+def test_a_setting_that_is_changed_over_the_api_is_the_one_in_force():
+    before = call("/vram-guard/v1/status")[1]["mode"]
+    try:
+        for mode in ("show", "fix"):
+            call("/sdapi/v1/options", {"vram_guard_mode": mode})
+            assert call("/vram-guard/v1/status")[1]["mode"] == mode
+    finally:
+        call("/sdapi/v1/options", {"vram_guard_mode": before})
 
 
 def test_a_refusal_is_a_500_that_says_what_would_fit():
