@@ -19,6 +19,9 @@ NEVER_OOM = "never oom integrated"
 UNET, VAE = 0, 1
 """Positions of the two switches in that script's arguments."""
 
+SMALLEST_TILED_SIDE = 128
+"""Pixels: Forge's tiled decode fails with an error on pictures narrower than its overlap of 16 latent pixels, June 2025."""
+
 _ATTENTION = {
     "attention_xformers": "xformers", "attention_pytorch": "sdpa",
     "attention_split": "split", "attention_sub_quad": "sub_quad", "attention_basic": "math",
@@ -61,7 +64,7 @@ class Forge(WebUI):
             "batch_cond_uncond": not want.apart,
             "forge": {
                 "inference_memory_bytes": self._inference_memory_bytes(want),
-                "never_oom_vae": want.never_oom_vae or want.tiled,
+                "never_oom_vae": want.never_oom_vae or (want.tiled and _can_tile(want.width, want.height)),
                 "never_oom_unet": want.never_oom_unet,
             },
         }
@@ -135,10 +138,12 @@ class Forge(WebUI):
         """Set *Never OOM*'s switches, the reserve and the separate cond and uncond for the run of ``p``."""
         if request is None:
             argument = units.own_argument(p)
-            apart, wanted = argument.apart, {VAE: True} if argument.tiled else {}
+            apart, wanted = argument.apart, {VAE: argument.tiled}
         else:
             apart = not request.batch_cond_uncond
             wanted = {UNET: request.forge.never_oom_unet, VAE: request.forge.never_oom_vae}
+        if not _can_tile(p.width, p.height):
+            wanted.pop(VAE)
         self._never_oom(p, wanted)
         if request is not None:
             self._reserve(p, request)
@@ -162,6 +167,10 @@ class Forge(WebUI):
         wanted = request.forge.inference_memory_bytes
         if wanted != memory_management.current_inference_memory and "forge_inference_memory" not in p.override_settings:
             self.override(p, "forge_inference_memory", wanted // MIB)
+
+
+def _can_tile(width: int, height: int) -> bool:
+    return min(width, height) >= SMALLEST_TILED_SIDE
 
 
 def _sampling_apart(sample: Callable[..., Any], run: Run) -> Callable[..., Any]:

@@ -61,6 +61,14 @@ def test_never_oom_is_switched_on_through_its_own_arguments(fake, host):
     assert fake.record.decodes == ["whole"]
 
 
+@pytest.mark.parametrize(("side", "tiled"), [(120, False), (128, True)])
+def test_pictures_that_forge_cannot_decode_in_tiles_are_decoded_whole(fake, host, side, tiled):
+    p = fake.make(width=512, height=side, own=[{"tiled": True}])
+    assert host.request_from_processing(p).forge.never_oom_vae is tiled
+    page_run(p)
+    assert fake.record.decodes == ["tiled" if tiled else "whole"]
+
+
 def test_never_oom_stays_on_where_the_user_has_it_on(fake, host):
     page_run(with_never_oom(fake, False, True))
     assert fake.record.decodes == ["tiled"]
