@@ -11,34 +11,8 @@
     const AFTER_CLICK_MS = 120; // gradio's own changes after a click have arrived by then
     const TICK_MS = 1000;
     const AGAIN_MS = 5000; // other programs come and go: ask again although no field changed
-    const TIMEOUT_MS = 10000;
     const LONGEST_RETRY_MS = 30000;
     const QUIET_FAILURES = 2;
-    const FOLDS = "vram-guard-folds";
-
-    function language() {
-        const chosen = typeof opts === "undefined" ? null : opts.localization;
-        return chosen && chosen !== "None" ? chosen : navigator.language || "en";
-    }
-
-    function address(name) {
-        return new URL("vram-guard/v1/" + name, document.baseURI).href;
-    }
-
-    async function fetchJson(name, options) {
-        const stop = new AbortController();
-        const timer = setTimeout(() => stop.abort(), TIMEOUT_MS);
-        try {
-            const response = await fetch(address(name), {...options, signal: stop.signal, credentials: "same-origin"});
-            return {status: response.status, body: await response.json()};
-        } finally {
-            clearTimeout(timer);
-        }
-    }
-
-    function postJson(name, body) {
-        return fetchJson(name, {method: "POST", headers: {"Content-Type": "application/json"}, body: JSON.stringify(body)});
-    }
 
     class Tab {
         constructor(tab) {
@@ -85,7 +59,7 @@
             this.asking = job.print;
             this.askedAt = Date.now();
             try {
-                this.accept(job, await postJson("check", {tab: this.tab, form: job.form, language: language()}));
+                this.accept(job, await guard.server.post("check", {tab: this.tab, form: job.form}));
             } catch (error) {
                 this.failed(guard.texts.bar_offline); // the server is away: said in the bar, not in the console
             } finally {
@@ -105,7 +79,7 @@
             this.print = job.print;
             if (this.bar.isAsking() && job.print !== this.askedPrint) this.bar.closeAsk();
             this.bar.show(this.answer);
-            showRequest(this.answer.phases_html);
+            guard.sections.showRequest(this.answer.phases_html);
             this.tellWaiting();
         }
 
@@ -181,7 +155,7 @@
             state.look();
             state.bar.layOut();
         }
-        refreshTab();
+        guard.sections.refresh();
     }
 
     function watch() {
@@ -193,87 +167,12 @@
                 lookSoon(AFTER_CLICK_MS);
             }, true);
         }
-        root.addEventListener("click", rememberFold);
+        root.addEventListener("click", guard.sections.rememberFold);
         document.addEventListener("visibilitychange", lookAll);
         window.addEventListener("resize", () => {
             for (const state of guard.tabs.values()) state.bar.layOut();
         });
         setInterval(tick, TICK_MS);
-    }
-
-    // ---- the tab "VRAM Guard" ----
-
-    let tabFilled = false;
-    let tabAskedAt = 0;
-
-    function inside(name) {
-        return gradioApp().querySelector(`#vram_guard_tab [data-inside="${name}"]`);
-    }
-
-    function setInside(name, html) {
-        const place = inside(name);
-        if (place && place.dataset.html !== html) {
-            place.dataset.html = html;
-            place.innerHTML = html;
-        }
-    }
-
-    function showRequest(html) {
-        setInside("request", html);
-    }
-
-    function foldsNow() {
-        try {
-            return JSON.parse(localStorage.getItem(FOLDS)) || {};
-        } catch (error) {
-            return {}; // storage is off or holds something else: every section starts open
-        }
-    }
-
-    // Only what a person folds: a "toggle" event also comes from the page being built.
-    function rememberFold(event) {
-        const summary = event.target.closest && event.target.closest("#vram_guard_tab summary");
-        if (!summary) return;
-        const fold = summary.parentElement;
-        setTimeout(() => {
-            try {
-                localStorage.setItem(FOLDS, JSON.stringify({...foldsNow(), [fold.dataset.section]: fold.open}));
-            } catch (error) {
-                return; // storage is off: the fold works, it is only not remembered
-            }
-        });
-    }
-
-    async function refreshTab() {
-        const tab = guard.fields.find("vram_guard_tab");
-        if (!tab || !tab.getClientRects().length || Date.now() - tabAskedAt < 3 * TICK_MS) return;
-        tabAskedAt = Date.now();
-        try {
-            const response = await fetchJson("sections?language=" + encodeURIComponent(language()));
-            if (response.status === 200) fillTab(tab, response.body);
-        } catch (error) {
-            tabAskedAt = Date.now() + LONGEST_RETRY_MS / 3; // the server is away; the bar says so
-        }
-    }
-
-    function fillTab(tab, sections) {
-        if (!tabFilled || !tab.querySelector("[data-localised]")) firstFill(tab, sections.tab);
-        for (const name in sections) if (name !== "tab" && name !== "request") setInside(name, sections[name]);
-        const latest = Array.from(guard.tabs.values()).filter(state => state.answer).sort((a, b) => b.askedAt - a.askedAt)[0];
-        if (latest) showRequest(latest.answer.phases_html);
-    }
-
-    function firstFill(tab, html) {
-        const frame = tab.querySelector(".vg-tab");
-        if (!frame) return;
-        const holder = document.createElement("div");
-        holder.innerHTML = html;
-        const made = holder.firstElementChild;
-        made.dataset.localised = "";
-        const folds = foldsNow();
-        for (const fold of made.querySelectorAll("details")) fold.open = folds[fold.dataset.section] !== false;
-        frame.replaceWith(made);
-        tabFilled = true;
     }
 
     async function start() {
@@ -284,7 +183,7 @@
             if (state.bar.place()) guard.tabs.set(tab, state);
         }
         try {
-            guard.texts = (await fetchJson("texts?language=" + encodeURIComponent(language()))).body;
+            guard.texts = (await guard.server.get("texts")).body;
         } catch (error) {
             guard.texts = {}; // the server is away; the checks below will find it again
         }

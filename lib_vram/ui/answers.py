@@ -12,9 +12,10 @@ from lib_vram.request import Mode, Request
 from lib_vram.ui import picture, view
 
 _PAGE_WORDS = (
-    "ask_title", "bar_group", "bar_help", "bar_offline", "bar_refused", "bar_starting", "button_close", "button_undo",
-    "not_written", "phases_title", "undone", "verdict_unknown",
+    "ask_title", "bar_group", "bar_offline", "bar_refused", "button_close", "button_undo", "not_written",
+    "phases_title", "undone",
 )  # fmt: skip
+"""With the names of the fields, all that the page's script says by itself."""
 
 
 class CheckResult(Protocol):
