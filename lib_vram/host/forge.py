@@ -20,7 +20,7 @@ UNET, VAE = 0, 1
 """Positions of the two switches in that script's arguments."""
 
 SMALLEST_TILED_SIDE = 128
-"""Pixels: Forge's tiled decode fails with an error on pictures narrower than its overlap of 16 latent pixels, June 2025."""
+"""Pixels: with a side below its overlap of 16 latent pixels Forge's tiled decode ends in an error (June 2025)."""
 
 _ATTENTION = {
     "attention_xformers": "xformers", "attention_pytorch": "sdpa",
