@@ -201,7 +201,7 @@ def compress(tokens: list[Token]) -> tuple[Token, ...]:
         length, count = _repeat_at(tokens, place)
         if count > 1:
             kind = LOOP if _keeps_nothing(last_use, place, length, count) else REPEAT
-            result += [(kind, length), (kind, count), *tokens[place:place + length]]
+            result += [(kind, length), (kind, count), *tokens[place : place + length]]
             place += length * count
         else:
             result.append(tokens[place])
@@ -239,9 +239,9 @@ def _repeat_at(tokens: list[Token], place: int) -> tuple[int, int]:
     """Return the stretch that repeats from ``place`` on and saves most, as its length and how often it comes."""
     best = (0, 1)
     for length in range(SHORTEST_STRETCH, min(LONGEST_STRETCH, (len(tokens) - place) // 2) + 1):
-        stretch = tokens[place:place + length]
+        stretch = tokens[place : place + length]
         count = 1
-        while tokens[place + count * length:place + (count + 1) * length] == stretch:
+        while tokens[place + count * length : place + (count + 1) * length] == stretch:
             count += 1
         if count > 1 and length * (count - 1) > best[0] * (best[1] - 1):
             best = (length, count)

@@ -159,9 +159,7 @@ def _vae(dtype: torch.dtype, style: Style, attend: Mark) -> tuple[torch.nn.Modul
 def text_encode(family: str, dtype: torch.dtype, style: Style, attend: Mark = mark) -> Traced:
     """Return the text encoders of ``family``, at one stretch of the prompt for each picture of the batch."""
     encoders = on_meta(partial(TextEncoders, TEXT_ENCODERS[family]), dtype)
-    return Traced(
-        encoders, lambda at: encoders(torch.empty(at.batch, PROMPT_TOKENS, dtype=torch.int64, device="meta"))
-    )
+    return Traced(encoders, lambda at: encoders(torch.empty(at.batch, PROMPT_TOKENS, dtype=torch.int64, device="meta")))
 
 
 def diffusers_vae(dtype: torch.dtype) -> dict[str, Traced]:

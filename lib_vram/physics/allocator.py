@@ -309,9 +309,9 @@ class CachingAllocator:
             return
         enough = max(size, limit)
         place = bisect_left(self._large, enough << _SIZE_SHIFT)
-        oversize = self._large[bisect_left(self._large, limit << _SIZE_SHIFT):]
+        oversize = self._large[bisect_left(self._large, limit << _SIZE_SHIFT) :]
         released = 0
-        for key in self._large[place:place + 1] or reversed(oversize):
+        for key in self._large[place : place + 1] or reversed(oversize):
             if released >= enough:
                 break
             block = key & _NUMBER_MASK

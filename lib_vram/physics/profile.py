@@ -151,7 +151,7 @@ def _unroll(tokens: tuple[Token, ...], kept: int | None) -> Iterator[Token]:
             place += 1
             continue
         count = tokens[place + 1][1]
-        stretch = tokens[place + 2:place + 2 + argument]
+        stretch = tokens[place + 2 : place + 2 + argument]
         blocks = sum(item[0] in (ALLOC, ATTEND) for item in stretch)
         written = count if kept is None or kind == REPEAT else min(count, kept)
         for _ in range(written):

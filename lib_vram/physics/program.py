@@ -286,7 +286,7 @@ def _paired(operations: list[Operation]) -> tuple[list[Operation], list[tuple[in
     pairs: dict[tuple[int, int], int] = {}
     place = 0
     while place < len(operations):
-        slots, sizes = zip(*operations[place:place + 4])
+        slots, sizes = zip(*operations[place : place + 4])
         taken = [size != GIVE_BACK and slot != AT_ONCE for slot, size in zip(slots, sizes)]
         if taken[0] and sizes[1:2] == (GIVE_BACK,) and slots[0] == slots[1]:
             result.append((AT_ONCE, sizes[0]))

@@ -46,7 +46,7 @@ def test_plain_attention_takes_the_score_matrix_twice() -> None:
 
 
 def test_published_requests_of_one_score_matrix_are_met() -> None:
-    """"Tried to allocate 1.50 GiB" (CompVis/stable-diffusion issue 296): 6 × 8 heads, 4096 tokens, half precision."""
+    """ "Tried to allocate 1.50 GiB" (CompVis/stable-diffusion issue 296): 6 × 8 heads, 4096 tokens, half precision."""
     assert Call(6, 8, 4096, 4096, 40, 2, 0).score_bytes(4096) == int(1.5 * GIB)
 
 

@@ -142,9 +142,10 @@ def test_a1111_takes_more_than_forge_because_it_normalises_in_fp32() -> None:
 
 def test_cond_and_uncond_apart_is_half_the_batch() -> None:
     together = Component("sdxl", "denoise", 1024, 1024, batch=1)
-    assert component_memory(together).floor_bytes == component_memory(
-        dataclasses.replace(together, batch=2, cfg=False)
-    ).floor_bytes
+    assert (
+        component_memory(together).floor_bytes
+        == component_memory(dataclasses.replace(together, batch=2, cfg=False)).floor_bytes
+    )
 
 
 def test_the_vae_does_not_know_cfg() -> None:

@@ -109,10 +109,10 @@ def forge_split(operands: list[Tensor], heads: int, part: int) -> Tensor:
     q, k, v = (_by_head(item, heads).contiguous() for item in operands)
     result = torch.zeros(q.shape, dtype=q.dtype, device=q.device)
     for start in range(0, q.shape[1], part):
-        scores = torch.bmm(q[:, start:start + part], k.transpose(1, 2)) * SCALE
+        scores = torch.bmm(q[:, start : start + part], k.transpose(1, 2)) * SCALE
         weights = scores.softmax(dim=-1)
         del scores
-        result[:, start:start + part] = torch.bmm(weights, v)
+        result[:, start : start + part] = torch.bmm(weights, v)
         del weights
     del q, k, v
     return _by_token(result, heads)
@@ -125,10 +125,10 @@ def a1111_split(operands: list[Tensor], heads: int, part: int) -> Tensor:
     operands.clear()
     result = torch.zeros(q.shape, dtype=q.dtype, device=q.device)
     for start in range(0, q.shape[1], part):
-        scores = torch.bmm(q[:, start:start + part], k.transpose(1, 2))
+        scores = torch.bmm(q[:, start : start + part], k.transpose(1, 2))
         weights = scores.softmax(dim=-1)
         del scores
-        result[:, start:start + part] = torch.bmm(weights, v)
+        result[:, start : start + part] = torch.bmm(weights, v)
         del weights
     del q, k, v
     return _by_token(result, heads)
@@ -148,7 +148,7 @@ def forge_sub_quad(operands: list[Tensor], heads: int, part: int) -> Tensor:
         del scores
         return torch.bmm(weights, v)
 
-    pieces = [chunk(q[:, start:start + part]) for start in range(0, q.shape[1], part)]
+    pieces = [chunk(q[:, start : start + part]) for start in range(0, q.shape[1], part)]
     result = torch.cat(pieces, dim=1) if len(pieces) > 1 else pieces[0]
     pieces.clear()
     return _by_token(result, heads)
@@ -170,8 +170,8 @@ def _a1111_chunks(q: Tensor, k: Tensor, v: Tensor, part: int, *, autocast: bool)
         return chunk(q)
     result = torch.zeros_like(q)
     for start in range(0, q.shape[1], part):
-        piece = chunk(q[:, start:start + part])
-        result[:, start:start + part] = piece
+        piece = chunk(q[:, start : start + part])
+        result[:, start : start + part] = piece
     return result
 
 
@@ -227,12 +227,12 @@ def sliced_picture(operands: list[Tensor], part: int) -> Tensor:
     q, k, v = (item.flatten(2) for item in operands)
     result = torch.zeros_like(k)
     for start in range(0, q.shape[2], part):
-        scores = torch.bmm(q.transpose(1, 2)[:, start:start + part], k)
+        scores = torch.bmm(q.transpose(1, 2)[:, start : start + part], k)
         scaled = scores * SCALE
         del scores
         weights = scaled.softmax(dim=2)
         del scaled
-        result[:, :, start:start + part] = torch.bmm(v, weights.transpose(1, 2))
+        result[:, :, start : start + part] = torch.bmm(v, weights.transpose(1, 2))
         del weights
     return result.view(operands[0].shape)
 
