@@ -86,9 +86,23 @@ def runs(
     The same answer as :func:`estimate` gives, for a request all of which can be computed, at a fraction of the time:
     the floors first, and then one replay for each part.
     """
+    return (
+        weights_of(request) is not None and failing_phase(request, peaks, physics, workers, forgiving=forgiving) is None
+    )
+
+
+def failing_phase(
+    request: Request,
+    peaks: Mapping[PhaseName, int],
+    physics: Physics = COMPUTED,
+    workers: Collection[Worker] = WORKERS,
+    *,
+    forgiving: bool = False,
+) -> PhaseName | None:
+    """Return the phase for which :func:`runs` says no, ``None`` when it says yes: of several, one."""
     weights = weights_of(request)
     if weights is None:
-        return False
+        return None
     room = available_bytes(request)
     placed_works = place(request, timeline(request), weights)
     works = [_with_preview(placed, physics) for placed in placed_works if placed.work.worker in workers]
@@ -96,18 +110,22 @@ def runs(
         floor_bytes = physics.floor(placed.component)
         compared_bytes = placed.needed_bytes if forgiving else placed.resident_bytes
         if placed.resident_bytes + floor_bytes > room:
-            return False
+            return placed.work.phase
         if compared_bytes + floor_bytes > peaks.get(placed.work.phase, room):
-            return False
-    return all(physics.runs(placed.component, room - placed.resident_bytes) for placed in works)
+            return placed.work.phase
+    for placed in works:
+        if not physics.runs(placed.component, room - placed.resident_bytes):
+            return placed.work.phase
+    return None
 
 
 def _leanest(request: Request, component: Component) -> Component:
     """The same part as the host may run it at the least: Forge halves and splits by itself, A1111 does as told.
 
-    Where attention slices itself, more pixels can need less; there the bound is that of fused attention.
+    Where attention slices itself, more pixels can need less; there the bound is that of xformers, which has no
+    score matrix on either host.
     """
-    lean = replace(component, attention="sdpa") if looks_at_free_memory(component) else component
+    lean = replace(component, attention="xformers") if looks_at_free_memory(component) else component
     return replace(lean, cfg=False, batch=1 if _is_vae(lean) else lean.batch) if request.host == "forge" else lean
 
 

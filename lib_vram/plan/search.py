@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any
 
-from lib_vram.estimate.estimator import could_fit, estimate, measure, runs
+from lib_vram.estimate.estimator import could_fit, estimate, failing_phase, measure
 from lib_vram.estimate.physics import COMPUTED, Physics
 from lib_vram.estimate.result import Estimate, PhaseName
 from lib_vram.estimate.timeline import Worker
@@ -30,8 +30,12 @@ from lib_vram.request import Request
 RUNS = ("fits", "tight")
 SAMPLERS: frozenset[Worker] = frozenset(("unet", "controlnet"))
 
+FIRST_PASS: frozenset[PhaseName] = frozenset(("vae_encode", "text_encode", "sampling"))
+"""What is done before a second pass begins, and so does not depend on its size."""
+
 Choice = tuple[Adjustment, Candidate]
 """A rung and the candidate taken; a rung that is left alone is not in a list of choices."""
+Choices = tuple[Choice, ...]
 
 _BATCH, _TILE, _APART, _HIRES, _SIZE = LADDER
 
@@ -50,7 +54,7 @@ def make_plan(request: Request, physics: Physics = COMPUTED) -> Plan:
     return Plan(True, _steps(request, choices, physics), after, estimate(after, physics))
 
 
-def find_choices(request: Request, before: Estimate, physics: Physics) -> tuple[Choice, ...] | None:
+def find_choices(request: Request, before: Estimate, physics: Physics) -> Choices | None:
     """Return the best choices, in ladder order, ``None`` when no combination fits."""
     leanest = apply_choices(request, _leanest_choices(request))
     peaks = {phase.name: phase.peak_bytes for phase in before.phases}
@@ -60,9 +64,10 @@ def find_choices(request: Request, before: Estimate, physics: Physics) -> tuple[
         return could_fit(_with(_HIRES, _with(_SIZE, leanest, size), scale), physics)
 
     for size in sizes[first_true(sizes, lambda size: can_work(size, scales[-1])) :]:
+        hopeless: set[Choices] = set()
         for scale in scales[first_true(scales, lambda scale: can_work(size, scale)) :]:  # noqa: B023 (called at once)
             harm = _chosen(((_HIRES, scale), (_SIZE, size)))
-            times = _time_choices(apply_choices(request, harm), peaks, physics)
+            times = _time_choices(apply_choices(request, harm), peaks, physics, hopeless)
             if times is not None:
                 return (*times, *harm)
     return None
@@ -100,39 +105,51 @@ def _options(adjustment: Adjustment, request: Request) -> tuple[Candidate, ...]:
     return (None, *adjustment.candidates(request))
 
 
-def _time_options(request: Request) -> Iterator[tuple[Choice, ...]]:
+def _time_options(request: Request) -> Iterator[Choices]:
     """Every combination of the rungs that cost only time, least harmful first: the batch changes fastest."""
     rungs = (_APART, _TILE, _BATCH)
     for values in product(*(_options(rung, request) for rung in rungs)):
-        yield tuple(zip(reversed(rungs), reversed(values), strict=True))
+        yield _chosen(tuple(zip(reversed(rungs), reversed(values), strict=True)))
 
 
-def _time_choices(request: Request, peaks: Mapping[PhaseName, int], physics: Physics) -> tuple[Choice, ...] | None:
+def _time_choices(
+    request: Request, peaks: Mapping[PhaseName, int], physics: Physics, hopeless: set[Choices]
+) -> Choices | None:
     """Return the best choices of the rungs that cost only time, ``None`` when none of them is enough.
 
-    On A1111 the tiles do not touch what samples, so a batch that cannot be sampled is not tried with every tile.
-    On Forge choices after which it keeps more of other models in what stays free come second.
+    Where the tiles do not touch what samples, a batch that cannot be sampled is not tried with every tile.
+    On Forge choices after which it keeps more of other models in what stays free come second. ``hopeless`` are
+    the choices whose first pass has failed at this size: no second pass changes that, and more are added here.
     """
-    samples: dict[tuple[Choice, ...], bool] = {}
-    second_best: tuple[Choice, ...] | None = None
-    for times in _time_options(request):
-        choices = _chosen(times)
-        changed = apply_choices(request, choices)
-        sampling = tuple(choice for choice in choices if choice[0] is not _TILE)
-        if request.host == "a1111" and sampling not in samples:
-            samples[sampling] = runs(apply_choices(request, sampling), peaks, physics, SAMPLERS)
-        if samples.get(sampling, True) and runs(changed, peaks, physics):
-            return choices
-        if request.host == "forge" and second_best is None and runs(changed, peaks, physics, forgiving=True):
-            second_best = choices
+    samples: dict[Choices, PhaseName | None] = {}
+    second_best: Choices | None = None
+    without_tiles = request.host == "a1111" and request.live_preview != "full"  # full previews decode in them
+    for choices in _time_options(request):
+        sampling = choices
+        if without_tiles:
+            sampling = tuple(choice for choice in choices if choice[0] is not _TILE)
+        if sampling in hopeless:
+            continue
+        if without_tiles and sampling not in samples:
+            samples[sampling] = failing_phase(apply_choices(request, sampling), peaks, physics, SAMPLERS)
+        failing = samples.get(sampling)
+        if failing is None:
+            failing = failing_phase(apply_choices(request, choices), peaks, physics)
+            if failing is None:
+                return choices
+            if request.host == "forge" and second_best is None:
+                failing = failing_phase(apply_choices(request, choices), peaks, physics, forgiving=True)
+                second_best = choices if failing is None else None
+        if failing in FIRST_PASS:
+            hopeless.add(sampling)
     return second_best
 
 
-def _leanest_choices(request: Request) -> tuple[Choice, ...]:
+def _leanest_choices(request: Request) -> Choices:
     return _chosen(tuple((rung, _options(rung, request)[-1]) for rung in (_BATCH, _TILE, _APART)))
 
 
-def _chosen(choices: Sequence[Choice]) -> tuple[Choice, ...]:
+def _chosen(choices: Sequence[Choice]) -> Choices:
     return tuple(choice for choice in choices if choice[1] is not None)
 
 
@@ -140,7 +157,7 @@ def _with(adjustment: Adjustment, request: Request, candidate: Candidate) -> Req
     return request if candidate is None else adjustment.apply(request, candidate)
 
 
-def _steps(request: Request, choices: tuple[Choice, ...], physics: Physics) -> tuple[Step, ...]:
+def _steps(request: Request, choices: Choices, physics: Physics) -> tuple[Step, ...]:
     """Each choice as a step, in ladder order; what it saves is what would be missing without it."""
     after = estimate(apply_choices(request, choices), physics)
     steps = []

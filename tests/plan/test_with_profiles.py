@@ -8,10 +8,11 @@ from itertools import product
 
 import pytest
 
-from lib_vram.estimate.estimator import could_fit, estimate, runs
+from lib_vram.estimate.estimator import could_fit, estimate, failing_phase, runs
 from lib_vram.estimate.physics import COMPUTED
 from lib_vram.estimate.result import Estimate
 from lib_vram.estimate.simulate import simulate
+from lib_vram.plan import search
 from lib_vram.plan.adjustments import LADDER
 from lib_vram.plan.fit import largest
 from lib_vram.plan.search import apply_choices, find_choices, make_plan
@@ -101,6 +102,37 @@ def test_the_plan_is_the_one_that_trying_everything_finds(seed):
                     assert found == choices
                     return
         assert (taken.get("smaller_size"), taken.get("hires_scale")) != (harm[0][1], harm[1][1])
+
+
+def test_attention_that_slices_itself_is_not_ruled_out_by_the_whole_score_matrix():
+    """A1111's VAE takes whole score matrices with ``sdpa`` and slices with ``split``, so ``split`` may need less."""
+    request = a_request(
+        model={"family": "sdxl"}, host_args=["--medvram"], attention="split", width=2720, height=1816,
+        device={"total_bytes": 23 * GIB},
+    )  # fmt: skip
+    assert estimate(request).verdict in ("fits", "tight")
+    assert could_fit(request)
+
+
+def test_smaller_tiles_help_a_full_preview_that_decodes_in_them():
+    request = a_request(live_preview="full", width=768, height=768, batch_size=1, vae={"tiled": True, "tile_size": 768})
+    sampling = next(phase for phase in estimate(request).phases if phase.name == "sampling")
+    request = request.replace(device=replace(request.device, total_bytes=sampling.needs_bytes - 64 * MIB))
+    assert [step.id for step in make_plan(request).steps] == ["vae_tiled"]
+
+
+def test_what_the_first_pass_rules_out_is_not_tried_with_every_second_pass(monkeypatch):
+    tried = []
+    monkeypatch.setattr(
+        search, "failing_phase", lambda *args, **options: tried.append(1) or failing_phase(*args, **options)
+    )
+    request = a_request(
+        host="forge", model={"family": "sdxl"}, width=512, height=512, batch_size=8, device={"total_bytes": 3 * GIB},
+        hires={"width": 2048, "height": 2048}, controlnets=[{"family": "sdxl"}] * 2,
+        forge={"inference_memory_bytes": 0, "never_oom_vae": True},
+    )  # fmt: skip
+    assert find_choices(request, estimate(request), COMPUTED) is None
+    assert len(tried) < 10_000
 
 
 def test_known_cases_read_as_a_person_expects():
