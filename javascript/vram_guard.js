@@ -27,6 +27,7 @@
             this.retryAt = 0;
             this.askedAt = 0;
             this.undo = null;
+            this.records = []; // what fixes have changed, while the fields still say so
             this.saidPrint = undefined;
             this.waiting = [];
             this.bar = new guard.Bar(tab, name => guard.gate.act(this, name));
@@ -43,6 +44,7 @@
             const form = guard.fields.read(this.tab);
             this.now = JSON.stringify(form);
             this.endOfSaid();
+            this.endOfRecord();
             const old = Date.now() - this.askedAt > AGAIN_MS;
             if (this.now === (this.asking || this.print) && !old) {
                 this.wanted = null;
@@ -122,6 +124,24 @@
             this.now = this.saidPrint = JSON.stringify(guard.fields.read(this.tab));
             this.bar.showChanged(text, Boolean(undo));
             this.look();
+        }
+
+        // Goes into the infotext of every run until a field of the fix gets another value.
+        keepRecord(text, writes) {
+            if (text) this.records.push({text: text, writes: writes});
+            guard.fields.writeRun(this.tab, this.runText());
+        }
+
+        endOfRecord() {
+            const kept = this.records.filter(
+                record => record.writes.every(write => guard.fields.holds(this.tab, write.field, write.value)));
+            if (kept.length === this.records.length) return;
+            this.records = kept;
+            guard.fields.writeRun(this.tab, this.runText());
+        }
+
+        runText() {
+            return this.records.length ? "fixed: " + this.records.map(record => record.text).join("; ") : "";
         }
 
         endOfSaid() {

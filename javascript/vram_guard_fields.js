@@ -227,12 +227,13 @@
         return typeof wanted === "number" ? Math.abs(now - wanted) < 0.005 : now === wanted;
     }
 
-    function writeText(id, text) {
-        const element = find(id);
+    // The script's hidden argument for the next runs: "", "run", or what a fix has changed, for the infotext.
+    function writeRun(tab, text) {
+        const element = find(tab + "_vram_guard_run");
         const input = element && element.querySelector("textarea, input");
         if (input) setInput(input, text);
         return Boolean(input);
     }
 
-    guard.fields = {find, read, value, write, holds, writeText, more: []};
+    guard.fields = {find, read, value, write, holds, writeRun, more: []};
 })();

@@ -112,11 +112,10 @@
 
     async function runAnyway(state) {
         state.bar.closeAsk();
-        const id = state.tab + "_vram_guard_run";
-        guard.fields.writeText(id, "run");
+        guard.fields.writeRun(state.tab, "run");
         await sleep(SETTLE_MS);
         pass(state.tab);
-        setTimeout(() => guard.fields.writeText(id, ""), RUN_RESET_MS);
+        setTimeout(() => guard.fields.writeRun(state.tab, state.runText()), RUN_RESET_MS);
     }
 
     // Where the page does not take the fix, the press goes on in Fix mode (the server's hook fixes it) and stops otherwise.
@@ -130,6 +129,7 @@
     async function fix(state) {
         const writes = state.answer.writes;
         const text = state.answer.changed_text;
+        const record = state.answer.record;
         const before = writes.map(write => ({field: write.field, value: guard.fields.value(state.tab, write.field)}));
         await writeAll(state.tab, writes);
         const refused = writes.find(write => !guard.fields.holds(state.tab, write.field, write.value));
@@ -139,6 +139,8 @@
             state.said(guard.texts.not_written.replace("{field}", name), null);
             return false;
         }
+        state.keepRecord(record, writes);
+        await sleep(SETTLE_MS);
         state.said(text, before);
         return true;
     }
@@ -152,6 +154,7 @@
         const before = state.undo;
         if (!before) return;
         await writeAll(state.tab, before.slice().reverse());
+        state.endOfRecord();
         state.said(guard.texts.undone, null);
         state.bar.focus();
     }

@@ -33,6 +33,12 @@ def _no_answer(*_: Any) -> None:
     return None
 
 
+def _take_back(fault: Exception, guard: Guard, p: Any, argument: RunArgument) -> None:
+    """A fix that broke off half way would be worse than none: run what was asked for."""
+    guard._start(p)
+    guard._record(p, argument.changes)
+
+
 class Guard:
     """One guard for a host. It keeps nothing between runs but the host."""
 
@@ -55,7 +61,9 @@ class Guard:
         Fails open. The one thing that may stop the run is a refusal that was asked for; it does so from ``p.init``.
         """
         self._start(p)
-        self._decide(p, _argument_of(run_argument))
+        argument = _argument_of(run_argument)
+        self._record(p, argument.changes)
+        self._decide(p, argument)
 
     @fail_open(instead=_no_answer)
     def after_run(self, p: Any) -> None:
@@ -74,6 +82,10 @@ class Guard:
         p.extra_generation_params.pop(infotext.KEY, None)
 
     @fail_open(instead=_no_answer)
+    def _record(self, p: Any, line: str) -> None:
+        infotext.record(p.extra_generation_params, line)
+
+    @fail_open(instead=_take_back)
     def _decide(self, p: Any, argument: RunArgument) -> None:
         settings = self.host.settings()
         try:
@@ -103,9 +115,7 @@ class Guard:
     def _fix(self, p: Any, request: Request, plan: Plan, settings: Settings) -> None:
         self.host.apply(p, plan, request)
         self.host.prepare_run(p, plan.request)
-        line = infotext.changes_line(request, plan.request)
-        if line:
-            p.extra_generation_params[infotext.KEY] = line
+        self._record(p, infotext.changes_line(request, plan.request))
         _tell(p, render(say("guard.fixed", changes=steps_text(plan, settings.language)), settings.language))
 
     def _warn(self, p: Any, request: Request, result: Estimate, plan: Plan, settings: Settings, *, quiet: bool) -> None:
@@ -117,7 +127,7 @@ class Guard:
         if quiet:
             logger.warning("%s", text)
             return
-        p.extra_generation_params[infotext.KEY] = infotext.warning_line(result)
+        self._record(p, infotext.warning_line(result))
         _tell(p, text)
 
 

@@ -7,6 +7,7 @@ backslash or line break, so the hosts' own quoting rule leaves it as it is and e
 from __future__ import annotations
 
 import re
+from collections.abc import MutableMapping
 from typing import Any
 
 from lib_vram.estimate.result import Estimate
@@ -37,6 +38,13 @@ def warning_line(estimate: Estimate) -> str:
         return "would not fit"
     need, room = figures(estimate)
     return _safe(f"would not fit; {binding.name.replace('_', ' ')} needs {need} of {room}")
+
+
+def record(parameters: MutableMapping[str, Any], line: str) -> None:
+    """Add ``line`` to what is recorded of this run in ``parameters``, the host's infotext fields; none for ``""``."""
+    lines = [text for text in (parameters.get(KEY, ""), _safe(line).strip()) if text]
+    if lines:
+        parameters[KEY] = "; ".join(lines)
 
 
 def _safe(text: str) -> str:

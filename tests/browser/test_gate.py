@@ -77,6 +77,21 @@ def test_the_fix_writes_the_fields_and_makes_the_same_number_of_pictures(lab):
     assert f"Batch size 16 → {size:.0f}, Batch count 1 → {count:.0f}" in lab.bar.locator(".vg-changed").inner_text()
 
 
+def test_a_fix_in_the_page_is_recorded_in_the_infotext_until_it_is_undone(lab):
+    lab.wont_fit()
+    lab.bar.locator("button.vg-fix").click()
+    lab.bar.locator("button.vg-undo").wait_for()
+    size, count = (int(value) for value in lab.values("batch_size", "batch_count"))
+    run = lab.page.locator("#txt2img_vram_guard_run").locator("textarea, input").first
+    assert run.input_value() == f"fixed: batch 16x1 -> {size}x{count}"
+    lab.generate.click()
+    lab.wait_for_pictures(16)
+    assert f"VRAM Guard: batch 16x1 -> {size}x{count}" in lab.page.locator(".lab-infotext").first.inner_text()
+    lab.bar.locator("button.vg-undo").click()
+    lab.bar.locator(".vg-changed", has_text="Undone: the fields are as they were.").wait_for()
+    assert run.input_value() == ""
+
+
 def test_undo_gives_exactly_the_changed_fields_back(lab):
     lab.set("height", 1032)
     lab.wont_fit()

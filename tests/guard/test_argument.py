@@ -18,6 +18,8 @@ from lib_vram.guard.argument import RunArgument
         (({"tiled": True, "tile_size": 1024, "apart": True}, False, 768, False), RunArgument("", True, 1024, True)),
         ((None, None, None, None), RunArgument()),
         (("fix",), RunArgument("fix")),
+        (("fixed: batch 4x1 -> 1x4", False, 768, False), RunArgument(changes="batch 4x1 -> 1x4")),
+        (("fixed: " + "x" * 300,), RunArgument(changes="x" * 200)),
     ],
 )
 def test_values_and_objects_are_understood(values, argument):

@@ -97,6 +97,33 @@ def test_fix_mode_makes_the_same_pictures_with_changed_settings(fake, computed, 
     assert "changed this run so that it fits" in caplog.text
 
 
+def test_what_a_fix_in_the_page_changed_is_recorded_like_any_other_fix(fake, computed):
+    p = fake.make(batch_size=1, n_iter=4, own=("fixed: batch 4x1 -> 1x4; VAE tiled 768", False, 768, False))
+    pictures = page_run(p)
+    assert pictures[0].infotext.endswith("VRAM Guard: batch 4x1 -> 1x4; VAE tiled 768")
+
+
+def test_a_warning_comes_after_what_the_page_has_changed(fake, computed):
+    p = fake.make(batch_size=2, own=("fixed: batch 4x1 -> 2x2", False, 768, False))
+    line = "VRAM Guard: batch 4x1 -> 2x2; would not fit; vae decode needs 9.0 GiB of 7.0 GiB"
+    assert page_run(p)[0].infotext.endswith(line)
+
+
+def test_a_record_from_the_page_cannot_break_the_infotext(fake, computed):
+    p = fake.make(batch_size=1, own=('fixed: a, Steps: 1\n"<b>', False, 768, False))
+    page_run(p)
+    assert p.extra_generation_params["VRAM Guard"] == "a  Steps  1  <b>"
+
+
+def test_a_fix_that_breaks_off_half_way_runs_what_was_asked_for(fake, computed, monkeypatch):
+    fake.opts.data["vram_guard_mode"] = "fix"
+    monkeypatch.setattr(type(callbacks.guard().host), "prepare_run", lambda *_: 1 / 0)
+    p = fake.make(batch_size=4, n_iter=1)
+    page_run(p)
+    assert (p.batch_size, p.n_iter) == (4, 1)
+    assert "VRAM Guard" not in p.extra_generation_params
+
+
 def test_fix_mode_warns_when_nothing_helps(fake, nothing_helps, caplog):
     fake.opts.data["vram_guard_mode"] = "fix"
     p = fake.make(batch_size=4)
