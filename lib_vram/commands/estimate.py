@@ -10,6 +10,7 @@ from lib_vram.commands.reading import read_request
 from lib_vram.commands.reply import Reply
 from lib_vram.commands.table import table
 from lib_vram.errors import NotReady
+from lib_vram.estimate.result import phase_name
 from lib_vram.message import render, say, sentence
 
 if TYPE_CHECKING:
@@ -83,8 +84,3 @@ def verdict_line(result: Estimate, language: str = "en") -> str:
         high_bytes=result.high_bytes,
     )
     return render(message, language)
-
-
-def phase_name(name: str, language: str) -> str:
-    """Return what people call the phase ``name``."""
-    return sentence(f"ui.phase_{name}", language)

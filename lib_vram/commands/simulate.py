@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from lib_vram.commands import estimate
 from lib_vram.commands.reading import read_request
 from lib_vram.commands.reply import Reply
+from lib_vram.estimate.result import phase_name
 from lib_vram.message import render, say
 
 if TYPE_CHECKING:
@@ -34,6 +35,6 @@ def run(arguments: argparse.Namespace) -> Reply:
 
 def text_of(result: Simulation, language: str = "en") -> str:
     """Return how it ended, with the peak."""
-    phase = estimate.phase_name(result.phase, language) if result.phase else ""
+    phase = phase_name(result.phase, language) if result.phase else ""
     lines = [render(say(f"cli.simulate_{result.outcome}", phase=phase, peak_bytes=result.peak_bytes), language)]
     return "\n".join([*lines, result.error_text] if result.error_text else lines)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from lib_vram.message import Message, render
+from lib_vram.message import Message, render, sentence
 from lib_vram.physics.component import Source
 
 PhaseName = Literal[
@@ -13,6 +13,11 @@ PhaseName = Literal[
     "hires_sampling", "refiner_sampling", "vae_decode", "detailer", "face_restore",
 ]  # fmt: skip
 Verdict = Literal["fits", "tight", "wont_fit", "unknown"]
+
+
+def phase_name(name: PhaseName, language: str) -> str:
+    """Return what people call the phase ``name`` in ``language``: ``VAE decode``."""
+    return sentence(f"phase.{name}", language)
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from typing import Any, NoReturn
 
 from lib_vram import units
 from lib_vram.errors import Refused
-from lib_vram.estimate.result import Estimate
-from lib_vram.message import Message, render, say, sentence
+from lib_vram.estimate.result import Estimate, phase_name
+from lib_vram.message import Message, render, say
 from lib_vram.plan.result import Plan
 
 _MARK = "vram_guard_refusal"
@@ -62,11 +62,6 @@ def figures(estimate: Estimate) -> tuple[str, str]:
         if need != room:
             break
     return need, room
-
-
-def phase_name(name: str, language: str) -> str:
-    """Return the phase as people call it: ``VAE decode``."""
-    return sentence(f"guard.phase_{name}", language)
 
 
 def steps_text(plan: Plan, language: str) -> str:

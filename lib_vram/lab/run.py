@@ -11,7 +11,7 @@ from PIL import Image
 
 from lib_vram.errors import BadInput, Refused
 from lib_vram.estimate.estimator import estimate
-from lib_vram.estimate.result import Estimate
+from lib_vram.estimate.result import Estimate, phase_name
 from lib_vram.estimate.simulate import PhaseOutOfMemory, PhaseRun, simulate_steps
 from lib_vram.guard.guard import Guard
 from lib_vram.host.lab import LabRun
@@ -96,7 +96,7 @@ def _progress(expected: Estimate, done: list[PhaseRun], language: str, failed: s
     words = Words(language)
     items, running = [], failed is None
     for phase in expected.phases:
-        name = words.name_of("phase", phase.name)
+        name = phase_name(phase.name, words.language)
         if any(item.name == phase.name for item in done):
             items.append(tag("li", f"✓ {name}", class_="lab-done"))
         elif phase.name == failed:

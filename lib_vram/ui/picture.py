@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lib_vram.estimate.result import Estimate, PhaseEstimate
+from lib_vram.estimate.result import Estimate, PhaseEstimate, phase_name
 from lib_vram.message import render
 from lib_vram.request import Request
 from lib_vram.ui.html import Html, join, tag
@@ -63,14 +63,14 @@ def phases_sentence(estimate: Estimate, language: str) -> str:
     words = Words(language)
     if estimate.verdict == "unknown" or estimate.binding is None:
         return words("phases_unknown")
-    name = words.name_of("phase", estimate.binding.name)
+    name = phase_name(estimate.binding.name, words.language)
     available = figure(estimate.available_bytes)
     wants = figure_against(estimate.binding.wants_bytes, estimate.available_bytes)
     return words(f"phases_{estimate.verdict}", phase=name, need=peak_figure(estimate), available=available, wants=wants)
 
 
 def _row(bar: _Bar, scale: float, binds: bool, words: Words) -> Html:
-    name = words.name_of("phase", bar.phase.name)
+    name = phase_name(bar.phase.name, words.language)
     numbers = _numbers(bar, words)
     children = [
         tag("span", name, class_="vg-row-name"),
@@ -86,7 +86,7 @@ def _row(bar: _Bar, scale: float, binds: bool, words: Words) -> Html:
 def _numbers(bar: _Bar, words: Words) -> str:
     line = words(
         "row_over" if bar.missing_bytes else "row_numbers",
-        phase=words.name_of("phase", bar.phase.name),
+        phase=phase_name(bar.phase.name, words.language),
         others=figure(bar.others_bytes),
         resident=figure(bar.phase.resident_bytes),
         activations=figure(bar.phase.minimum_bytes),
@@ -138,7 +138,7 @@ def _table(bars: list[_Bar], words: Words) -> Html:
     rows = [
         tag(
             "tr",
-            tag("th", words.name_of("phase", bar.phase.name), scope="row"),
+            tag("th", phase_name(bar.phase.name, words.language), scope="row"),
             *(tag("td", figure(size)) for size in _table_sizes(bar)),
         )
         for bar in bars

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lib_vram.estimate.result import Estimate, Verdict
+from lib_vram.estimate.result import Estimate, Verdict, phase_name
 from lib_vram.host.base import FieldWrite
 from lib_vram.message import render
 from lib_vram.plan.result import Plan, Step
@@ -53,7 +53,7 @@ def verdict_text(estimate: Estimate, language: str) -> str:
 def _bar_parts(estimate: Estimate, words: Words) -> list[str]:
     if estimate.verdict == "unknown" or estimate.binding is None:
         return [render(note, words.language) for note in estimate.notes[:1]]
-    phase = words.name_of("phase", estimate.binding.name)
+    phase = phase_name(estimate.binding.name, words.language)
     parts = [words("bar_of", need=peak_figure(estimate), available=figure(estimate.available_bytes))]
     parts.append(phase if estimate.verdict == "wont_fit" else words("bar_peak_in", phase=phase))
     if estimate.verdict == "tight":
@@ -113,7 +113,7 @@ def ask_sentence(estimate: Estimate, language: str, *, spills: bool = False) -> 
         return words("phases_unknown")
     return words(
         "ask_spill" if spills else "ask_sentence",
-        phase=words.name_of("phase", estimate.binding.name),
+        phase=phase_name(estimate.binding.name, words.language),
         need=peak_figure(estimate),
         available=figure(estimate.available_bytes),
         missing=missing_figure(estimate),
@@ -169,7 +169,7 @@ def changed_text(plan: Plan, writes: Sequence[FieldWrite], language: str) -> str
     binding = plan.estimate.binding
     if binding is None:
         return _changes(writes, words)
-    phase = words.name_of("phase", binding.name)
+    phase = phase_name(binding.name, words.language)
     return words(
         "changed",
         changes=_changes(writes, words),
@@ -184,7 +184,7 @@ def _after(estimate: Estimate, words: Words) -> str:
         return ""
     return words(
         "ask_after",
-        phase=words.name_of("phase", estimate.binding.name),
+        phase=phase_name(estimate.binding.name, words.language),
         need=figure(estimate.binding.needs_bytes),
         available=figure(estimate.available_bytes),
     )
