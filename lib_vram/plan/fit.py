@@ -10,7 +10,7 @@ from lib_vram.errors import NotReady
 from lib_vram.estimate.estimator import could_fit, estimate, measure, runs
 from lib_vram.estimate.physics import COMPUTED, Physics
 from lib_vram.plan.adjustments import MULTIPLE, same_aspect
-from lib_vram.plan.search import first_true
+from lib_vram.plan.search import first_true, is_sure
 from lib_vram.request import BATCH_LIMITS, SIZE_LIMITS, Request
 
 Vary = Literal["size", "batch"]
@@ -49,7 +49,7 @@ def largest(request: Request, vary: Vary, physics: Physics = COMPUTED) -> Fit:
     candidates = _sizes(request) if vary == "size" else _batches(request)
     start = first_true(candidates, lambda candidate: could_fit(candidate, physics))
     for candidate in candidates[start:]:
-        if runs(candidate, {}, physics):
+        if runs(candidate, {}, physics) and is_sure(candidate, physics):
             peak_bytes = estimate(candidate, physics).peak_bytes
             return Fit(candidate.width, candidate.height, candidate.batch_size, peak_bytes)
     return Fit(0, 0, 0, 0)

@@ -8,7 +8,8 @@ it must. A plan may end in ``"fits"`` or ``"tight"``: both run, and the line is 
 for Forge may let it keep other models in memory that stays free, which it sends away first when room is short.
 
 Two thousand sizes and scales need not all be estimated: :func:`could_fit` is false from some size up, so a
-bisection finds where to start, and from there every candidate is tried in order.
+bisection finds where to start, and from there every candidate is tried in order. Where hundreds have failed,
+a size whose smallest second pass fails too is not tried with the larger ones.
 """
 
 from __future__ import annotations
@@ -32,6 +33,9 @@ SAMPLERS: frozenset[Worker] = frozenset(("unet", "controlnet"))
 
 FIRST_PASS: frozenset[PhaseName] = frozenset(("vae_encode", "text_encode", "sampling"))
 """What is done before a second pass begins, and so does not depend on its size."""
+
+PATIENCE = 300
+"""Sizes and scales tried, a second or so, before a size is left out because its least second pass does not run."""
 
 Choice = tuple[Adjustment, Candidate]
 """A rung and the candidate taken; a rung that is left alone is not in a list of choices."""
@@ -63,10 +67,15 @@ def find_choices(request: Request, before: Estimate, physics: Physics) -> Choice
     def can_work(size: Candidate, scale: Candidate) -> bool:
         return could_fit(_with(_HIRES, _with(_SIZE, leanest, size), scale), physics)
 
+    attempts = 0
     for size in sizes[first_true(sizes, lambda size: can_work(size, scales[-1])) :]:
         hopeless: set[Choices] = set()
+        least = _with(_HIRES, _with(_SIZE, leanest, size), scales[-1])
+        if attempts > PATIENCE and failing_phase(least, peaks, physics, forgiving=True) is not None:
+            continue
         for scale in scales[first_true(scales, lambda scale: can_work(size, scale)) :]:  # noqa: B023 (called at once)
             harm = _chosen(((_HIRES, scale), (_SIZE, size)))
+            attempts += 1
             times = _time_choices(apply_choices(request, harm), peaks, physics, hopeless)
             if times is not None:
                 return (*times, *harm)
@@ -79,6 +88,14 @@ def is_acceptable(before: Estimate, after: Estimate) -> bool:
         return False
     peaks = {phase.name: phase.peak_bytes for phase in before.phases}
     return all(phase.peak_bytes <= peaks.get(phase.name, phase.peak_bytes) for phase in after.phases)
+
+
+def is_sure(request: Request, physics: Physics) -> bool:
+    """Return whether ``request``, which runs, is also said to fit: a replay may get by with less than the minimum.
+
+    Blocks can come to lie well by chance on a device that is a little too small; nobody should count on it.
+    """
+    return estimate(request, physics).verdict in RUNS
 
 
 def apply_choices(request: Request, choices: Sequence[Choice]) -> Request:
@@ -134,12 +151,13 @@ def _time_choices(
             samples[sampling] = failing_phase(apply_choices(request, sampling), peaks, physics, SAMPLERS)
         failing = samples.get(sampling)
         if failing is None:
-            failing = failing_phase(apply_choices(request, choices), peaks, physics)
-            if failing is None:
+            changed = apply_choices(request, choices)
+            failing = failing_phase(changed, peaks, physics)
+            if failing is None and is_sure(changed, physics):
                 return choices
             if request.host == "forge" and second_best is None:
-                failing = failing_phase(apply_choices(request, choices), peaks, physics, forgiving=True)
-                second_best = choices if failing is None else None
+                failing = failing_phase(changed, peaks, physics, forgiving=True)
+                second_best = choices if failing is None and is_sure(changed, physics) else None
         if failing in FIRST_PASS:
             hopeless.add(sampling)
     return second_best
