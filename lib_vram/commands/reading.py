@@ -13,6 +13,8 @@ from lib_vram.request import Request
 
 LIMIT_BYTES = 1024**2
 """A request has some 2 KB; this leaves room for hundreds of LoRAs and no room for mischief."""
+LONGEST_NUMBER = 40
+"""Digits; the largest number that any field takes has 16."""
 _TAKES = "a JSON file with a request, or - for standard input"
 
 
@@ -56,7 +58,8 @@ def parse_json(content: bytes) -> Any:
     """Return what ``content`` means as JSON in UTF-8 (or, as Windows' shell writes it, UTF-16 with its mark).
 
     Raises:
-        BadInput: it is not JSON, has a name twice, holds NaN or infinity, or is nested too deep.
+        BadInput: it is not JSON, has a name twice, or is nested too deep. NaN and infinity are let through: no field
+            of a request takes them, and it can say which it was.
     """
     if not content.strip():
         raise BadInput("REQUEST", got="", takes="a JSON object; this is empty")
@@ -64,7 +67,7 @@ def parse_json(content: bytes) -> Any:
         text = content.decode(
             "utf-16" if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8-sig"
         )
-        return json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse)
+        return json.loads(text, object_pairs_hook=_unique, parse_int=_whole)
     except UnicodeDecodeError as error:
         raise BadInput("REQUEST", got=content[:20], takes=f"JSON text in UTF-8; byte {error.start} is none") from None
     except json.JSONDecodeError as error:
@@ -72,8 +75,6 @@ def parse_json(content: bytes) -> Any:
         raise BadInput("REQUEST", got=_near(text, error.pos), takes=f"JSON; {place}: {error.msg}") from None
     except RecursionError:
         raise BadInput("REQUEST", got=_near(text, 0), takes="JSON that is not nested this deep") from None
-    except ValueError as error:  # a number of thousands of digits
-        raise BadInput("REQUEST", got=_near(text, 0), takes=f"JSON with numbers of usual length ({error})") from None
 
 
 def _near(text: str, place: int) -> str:
@@ -89,5 +90,6 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return result
 
 
-def _refuse(name: str) -> float:
-    raise BadInput("REQUEST", got=name, takes="numbers; JSON has no NaN and no infinity")
+def _whole(text: str) -> int | float:
+    """Return a whole number, as infinity or thereabouts when Python would take long to read it or refuse."""
+    return int(text) if len(text) <= LONGEST_NUMBER else float(text)
