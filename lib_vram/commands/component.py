@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from lib_vram import units
 from lib_vram.commands.options import one_of, one_of_type, required, whole
 from lib_vram.commands.reply import Reply
+from lib_vram.errors import BadInput
 from lib_vram.message import sentence
 from lib_vram.physics.component import Code, Component, ComponentMemory, Part
 from lib_vram.request import BATCH_LIMITS, SIZE_LIMITS, Attention, Dtype, Family
@@ -58,7 +59,11 @@ def run(arguments: argparse.Namespace) -> Reply:
         batch=arguments.batch, frames=arguments.frames, dtype=arguments.dtype, attention=arguments.attention,
         code=arguments.code, cfg=arguments.cfg == "on", tile=arguments.tile, alloc_conf=arguments.alloc_conf,
     )  # fmt: skip
-    memory = component_memory(component)
+    try:
+        memory = component_memory(component)
+    except BadInput as error:  # physics names its own field; here it is an option
+        option = f"--{error.field.replace('_', '-')}"
+        raise type(error)(option, got=error.got, takes=error.takes) from None
     return Reply(dataclasses.asdict(memory), text_of(memory, arguments.language))
 
 

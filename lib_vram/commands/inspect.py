@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import TYPE_CHECKING
 
 from lib_vram import units
@@ -19,7 +20,7 @@ NAME = "inspect"
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments to ``parser``."""
-    parser.add_argument("file", nargs="?", metavar="FILE", help="a model file (safetensors)")
+    parser.add_argument("file", nargs="?", metavar="FILE", help="a model file (safetensors), or - for standard input")
 
 
 def run(arguments: argparse.Namespace) -> Reply:
@@ -30,14 +31,22 @@ def run(arguments: argparse.Namespace) -> Reply:
     """
     if arguments.file is None:
         raise BadInput("FILE", got=None, takes="the path of a model file")
-    from lib_vram.model.inspect import inspect_file
-
-    checkpoint = inspect_file(arguments.file)
+    checkpoint = _checkpoint(arguments.file)
     if not checkpoint.readable:
         raise BadInput("FILE", got=arguments.file, takes=f"a model file; {render(checkpoint.problems[0])}")
     if any(problem.key == "model.gguf_not_ready" for problem in checkpoint.problems):
         raise NotReady("FILE", got=arguments.file, takes=f"a safetensors file; {sentence('model.gguf_not_ready')}")
     return Reply(checkpoint.to_dict(arguments.language), text_of(checkpoint, arguments.language))
+
+
+def _checkpoint(path: str) -> Checkpoint:
+    from lib_vram.model.inspect import inspect_file, inspect_stream
+
+    if path != "-":
+        return inspect_file(path)
+    if sys.stdin is None:
+        raise BadInput("FILE", got=path, takes="a model file: there is no standard input here")
+    return inspect_stream(sys.stdin.buffer)
 
 
 def text_of(checkpoint: Checkpoint, language: str = "en") -> str:

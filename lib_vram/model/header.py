@@ -9,6 +9,7 @@ Source: the format's description in the safetensors project's README.
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import stat
@@ -23,6 +24,7 @@ from lib_vram.message import Message, say
 
 HEADER_LIMIT_BYTES = 32 * 1024**2
 """Above any real header: SDXL's is 0.3 MB, and LoRA trainers have written 20 MB of notes into theirs."""
+CHUNK_BYTES = 1024**2
 ENTRY_LIMIT = 1_000_000
 """Objects and lists in one header; the largest models have some 10 000 tensors."""
 DIMENSION_LIMIT = 2**62
@@ -86,6 +88,16 @@ def read_header(path: str | Path) -> Header:
         return Header(problems=(say("model.missing"),), readable=False)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         return Header(problems=(say("model.cannot_open", reason=shown(_reason(error))),), readable=False)
+
+
+def read_stream(file: BinaryIO) -> Header:
+    """Return the header of what comes from ``file``, a pipe for instance, and count what follows it."""
+    start = file.read(8 + HEADER_LIMIT_BYTES)
+    file_bytes = len(start)
+    if start[8:9] == b"{":
+        while chunk := file.read(CHUNK_BYTES):
+            file_bytes += len(chunk)
+    return _read(io.BytesIO(start), file_bytes, "")
 
 
 def shown(text: str, limit: int = 80) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from lib_vram.message import Message, render, say
 from lib_vram.model.family import (
@@ -17,7 +17,7 @@ from lib_vram.model.family import (
     family_of,
     what_alone,
 )
-from lib_vram.model.header import Header, Tensor, read_header
+from lib_vram.model.header import Header, Tensor, read_header, read_stream
 from lib_vram.request import Family
 
 _ORDER: tuple[ComponentName, ...] = (
@@ -85,6 +85,11 @@ def inspect_file(path: str | Path) -> Checkpoint:
     except (OSError, ValueError):
         return _from_header(read_header(path))
     return _inspect(str(path), status.st_mtime_ns, status.st_size)
+
+
+def inspect_stream(file: BinaryIO) -> Checkpoint:
+    """Return what ``file``, a pipe for instance, holds; it is read to its end, a little at a time."""
+    return _from_header(read_stream(file))
 
 
 @lru_cache(maxsize=64)

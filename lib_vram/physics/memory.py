@@ -17,6 +17,8 @@ from lib_vram.physics.weights import weights_bytes
 LATENT_PIXELS = 8
 """Pixels of the picture per latent row and column, for SD 1.5 and SDXL."""
 
+READY_FAMILIES = ("sd15", "sdxl")
+
 CFG_PARTS = frozenset(("denoise", "controlnet"))
 """Parts that see cond and uncond as one batch."""
 
@@ -95,18 +97,27 @@ def setting_of(component: Component) -> Setting:
 
 
 def _profile(component: Component) -> Profile:
-    if component.dtype == "fp8":
-        raise BadInput("dtype", got="fp8", takes="fp32, fp16 or bf16; fp8 is a type of weights, not of activations")
+    _refuse_unready(component)
     family = SHARED_PARTS.get(component.family, {}).get(component.part, component.family)
     dtype = "fp32" if component.dtype == "fp32" else "fp16"
     if component.code == "ldm":
         code = ONE_STYLE.get(component.part, component.host)
-    elif component.attention == "sdpa":
-        code = component.code if component.batch > 1 else f"{component.code}_one"
     else:
-        raise NotReady("attention", got=component.attention, takes="sdpa for the diffusers code")
+        code = component.code if component.batch > 1 else f"{component.code}_one"
     profile = load(f"{family}-{component.part}-{dtype}-{code}")
     if profile is None:
-        raise NotReady("part", got=f"{component.family} {component.part} ({component.code})",
-                       takes="a part of sd15 or sdxl whose profile is shipped")  # fmt: skip
+        raise NotReady("part", got=component.part, takes=f"vae_decode or vae_encode for the {component.code} code; "
+                       "its other parts are not ready yet")  # fmt: skip
     return profile
+
+
+def _refuse_unready(component: Component) -> None:
+    if component.family not in READY_FAMILIES:
+        raise NotReady("family", got=component.family,
+                       takes=f"one that is ready: {' or '.join(READY_FAMILIES)}")  # fmt: skip
+    if component.frames != 1:
+        raise BadInput("frames", got=component.frames, takes=f"1; {component.family} makes pictures, not videos")
+    if component.dtype == "fp8":
+        raise BadInput("dtype", got="fp8", takes="fp32, fp16 or bf16; fp8 is a type of weights, not of activations")
+    if component.code != "ldm" and component.attention != "sdpa":
+        raise NotReady("attention", got=component.attention, takes=f"sdpa for the {component.code} code")

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -117,6 +119,18 @@ def test_inspect_answers_for_a_file_with_faults(capsys: pytest.CaptureFixture[st
     assert "cannot be read without running what is in it" in result["problems"][0]
 
 
+def test_inspect_reads_standard_input(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    header = json.dumps({"first_stage_model.x": {"dtype": "F16", "shape": [2], "data_offsets": [0, 4]}}).encode()
+    for missing, problems in ((0, 0), (2, 1)):
+        content = len(header).to_bytes(8, "little") + header + bytes(4 - missing)
+        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(content)))
+        result = answer(capsys, "inspect", "-")
+        assert [item["name"] for item in result["components"]] == ["vae"]
+        assert len(result["problems"]) == problems
+    monkeypatch.setattr(sys, "stdin", None)
+    assert refusal(capsys, "inspect", "-").endswith("there is no standard input here")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -130,6 +144,21 @@ def test_inspect_answers_for_a_file_with_faults(capsys: pytest.CaptureFixture[st
         ([*COMPONENT, "--tile"], "--tile: got None, takes one argument"),
         ([*COMPONENT, "--wid", "8"], "arguments: got '--wid 8', takes what \"vram-guard --help\" lists, and no more"),
         ([*COMPONENT, "--language", "de"], "--language: got 'de', takes one of en, pt, es"),
+        (
+            [*COMPONENT, "--dtype", "fp8"],
+            "--dtype: got 'fp8', takes fp32, fp16 or bf16; fp8 is a type of weights, not of activations",
+        ),
+        ([*COMPONENT, "--frames", "5"], "--frames: got 5, takes 1; sdxl makes pictures, not videos"),
+        (
+            [*COMPONENT, "--alloc-conf", "max_split_size_mb:1"],
+            "--alloc-conf: got 'max_split_size_mb:1', takes a whole number above 20",
+        ),
+        ([*COMPONENT, "--family", "flux1"], "--family: got 'flux1', takes one that is ready: sd15 or sdxl"),
+        (
+            [*COMPONENT, "--part", "denoise", "--code", "diffusers"],
+            "--part: got 'denoise', takes vae_decode or "
+            "vae_encode for the diffusers code; its other parts are not ready yet",
+        ),
         (["fit", "x.json"], "--vary: got None, takes a value: this option is required"),
         (["estimate"], "REQUEST: got None, takes a JSON file with a request, or - for standard input"),
         (["inspect"], "FILE: got None, takes the path of a model file"),
@@ -146,10 +175,6 @@ def test_bad_input_is_one_line_that_names_the_field_and_exit_2(
 def test_an_unknown_family_lists_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
     message = refusal(capsys, "component", "--family", "sd99")
     assert message.startswith("--family: got 'sd99', takes one of sd15, sd21, sdxl, ")
-
-
-def test_a_part_that_is_not_ready_is_refused_not_guessed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "flux1" in refusal(capsys, *COMPONENT[:2], "flux1", *COMPONENT[3:])
 
 
 @pytest.mark.parametrize("command", [["estimate"], ["plan"], ["simulate"], ["fit", "--vary", "size"]])
