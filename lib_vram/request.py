@@ -48,6 +48,10 @@ _BOUNDS: dict[str, tuple[float, float]] = {
     "device.total_bytes": (1, BYTES_LIMITS[1]),
 }
 
+_LENGTHS = {"controlnets": 32}
+"""The hosts have at most 10 units; the work of an estimate grows with the third power of their number."""
+_LENGTH = 1000
+
 
 @dataclass(frozen=True)
 class DeviceSpec:
@@ -239,6 +243,9 @@ def _convert(hint: Any, value: object, path: str) -> Any:
     if origin is tuple:
         if not isinstance(value, (list, tuple)):
             raise BadInput(path, got=value, takes="a list")
+        most = _LENGTHS.get(path, _LENGTH)
+        if len(value) > most:
+            raise BadInput(path, got=f"{len(value)} items", takes=f"a list of at most {most}")
         return tuple(_convert(arguments[0], item, f"{path}[{index}]") for index, item in enumerate(value))
     if dataclasses.is_dataclass(hint):
         return _build(typing.cast(type, hint), value, path)

@@ -73,6 +73,8 @@ def test_a_missing_required_field_is_named(missing: str) -> None:
         ("frames", 0),
         ("host", "comfyui"),
         ("host", ["a1111"]),
+        ("controlnets", [{}] * 33),
+        ("loras", [{"bytes": 1}] * 1001),
         ("model.family", "sd99"),
         ("model.family", {}),
         ("device.total_bytes", 0),
