@@ -28,6 +28,7 @@
             this.panel = element("div", "vram-guard vg vg-pop vg-ask", {id: tab + "_vram_guard_ask", role: "dialog"});
             this.phases.hidden = this.panel.hidden = true;
             this.buildPhases();
+            this.phases.addEventListener("keydown", event => this.leaveByTab(event));
             for (const part of [this.box, this.phases, this.panel]) part.addEventListener("click", event => this.clicked(event));
         }
 
@@ -180,9 +181,25 @@
         clicked(event) {
             const button = event.target.closest("button");
             if (!button) return;
-            if (button.classList.contains("vg-open")) this.toggle();
+            if (button.classList.contains("vg-open")) this.opened(event.detail === 0);
             else if (button.dataset.act === "close") this.close();
             else if (button.dataset.act) this.act(button.dataset.act);
+        }
+
+        // Opened by key, the focus goes in: what opens stands at the end of the page, many stops away.
+        opened(byKey) {
+            this.toggle();
+            if (byKey && !this.phases.hidden) this.closeButton.focus({preventScroll: true});
+        }
+
+        // Leaving what is open by Tab, at either end, leads back to the bar.
+        leaveByTab(event) {
+            if (event.key !== "Tab" || this.phases.hidden) return;
+            const rows = this.picture.querySelectorAll(".vg-row");
+            const end = event.shiftKey ? this.closeButton : rows[rows.length - 1] || this.closeButton;
+            if (this.active() !== end) return;
+            event.preventDefault();
+            this.focus();
         }
 
         close() {

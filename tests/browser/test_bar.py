@@ -154,6 +154,20 @@ def test_the_phases_open_and_close_by_keyboard_and_give_their_numbers_on_focus(l
     assert opener.get_attribute("aria-expanded") == "false"
 
 
+def test_tab_goes_from_the_bar_through_the_phases_and_back(lab):
+    active = "document.activeElement.className.split(' ')[0]"
+    lab.bar.locator("button.vg-open").focus()
+    lab.page.keyboard.press("Enter")
+    stops = []
+    for _ in range(5):
+        stops.append(lab.page.evaluate(active))
+        lab.page.keyboard.press("Tab")
+    assert stops == ["vg-close", "vg-row", "vg-row", "vg-row", "vg-open"]
+    lab.bar.locator("button.vg-open").click()
+    lab.bar.locator("button.vg-open").click()
+    assert lab.page.evaluate(active) == "vg-open"
+
+
 def test_the_open_picture_follows_the_fields(lab):
     lab.bar.locator("button.vg-open").click()
     lab.set("batch_size", 16)
