@@ -8,7 +8,7 @@ from lib_vram.estimate.result import Estimate, PhaseEstimate, phase_name
 from lib_vram.message import render
 from lib_vram.request import Request
 from lib_vram.ui.html import Html, join, tag
-from lib_vram.ui.words import Words, figure, figure_against, need_figure, peak_figure
+from lib_vram.ui.words import Words, figure, figure_against, missing_figure, need_figure, peak_figure
 
 _WIDTH, _HEIGHT = 1000, 28
 """The drawing's own units of one bar; the page stretches it to the room there is."""
@@ -92,7 +92,7 @@ def _numbers(bar: _Bar, words: Words) -> str:
         activations=figure(bar.phase.minimum_bytes),
         comfortable=figure(max(bar.phase.comfortable_bytes, bar.phase.minimum_bytes)),
         free=figure(bar.free_bytes),
-        missing=figure(bar.missing_bytes),
+        missing=missing_figure(bar.missing_bytes),
     )
     parts = [f"{words.name_of('part', name)} {figure(size)}" for name, size in bar.phase.resident_parts[:_MOST_PARTS]]
     return f"{line}. {words('row_parts', parts=', '.join(parts))}" if parts else line

@@ -116,7 +116,7 @@ def ask_sentence(estimate: Estimate, language: str, *, spills: bool = False) -> 
         phase=phase_name(estimate.binding.name, words.language),
         need=peak_figure(estimate),
         available=figure(estimate.available_bytes),
-        missing=missing_figure(estimate),
+        missing=missing_figure(estimate.missing_bytes),
     )
 
 

@@ -61,6 +61,6 @@ def peak_figure(estimate: Estimate) -> str:
     return need_figure(estimate.binding, estimate.available_bytes)
 
 
-def missing_figure(estimate: Estimate) -> str:
+def missing_figure(missing_bytes: int) -> str:
     """Return how much is missing, at least 0.1 when anything is."""
-    return figure(max(estimate.missing_bytes, units.GIB // 10)) if estimate.missing_bytes else figure(0)
+    return figure(max(missing_bytes, units.GIB // 10)) if missing_bytes > 0 else figure(0)
