@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from lib_vram.estimate.flags import offload_mode, replayed_conf, vae_dtype
 from lib_vram.estimate.residency import CONTEXT_HIGH_BYTES, CONTEXT_LOW_BYTES, Placed
-from lib_vram.estimate.result import PhaseEstimate
+from lib_vram.estimate.result import Estimate, PhaseEstimate
 from lib_vram.estimate.timeline import CPU_UPSCALERS, LATENT_FACTOR, latent_floor, uses_latent_upscaler, vae_tile
 from lib_vram.message import Message, say
 from lib_vram.request import Request
@@ -30,6 +30,14 @@ def notes_on(
     """Return the notes on an estimate of ``request``, the most useful first."""
     host_notes = _forge_notes(request, placed, phases, room_bytes) if request.host == "forge" else _a1111_notes(request)
     return (*host_notes, *_general_notes(request, placed))
+
+
+def ends_in_tiles(estimate: Estimate) -> bool:
+    """Return whether all that does not fit is the VAE's work, which the host would do again in tiles by itself."""
+    if all(note.key != "estimate.forge_retries_tiled" for note in estimate.notes):
+        return False
+    failing = [phase for phase in estimate.phases if phase.needs_bytes > estimate.available_bytes]
+    return all(phase.name in VAE_PHASES for phase in failing)
 
 
 def _forge_notes(

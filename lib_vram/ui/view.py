@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from lib_vram.estimate.notes import ends_in_tiles
 from lib_vram.estimate.result import Estimate, Verdict, phase_name
 from lib_vram.host.base import FieldWrite
 from lib_vram.message import render
@@ -111,8 +112,9 @@ def ask_sentence(estimate: Estimate, language: str, *, spills: bool = False) -> 
     words = Words(language)
     if estimate.binding is None:
         return words("phases_unknown")
+    outcome = "ask_spill" if spills else "ask_retries" if ends_in_tiles(estimate) else "ask_sentence"
     return words(
-        "ask_spill" if spills else "ask_sentence",
+        outcome,
         phase=phase_name(estimate.binding.name, words.language),
         need=peak_figure(estimate),
         available=figure(estimate.available_bytes),

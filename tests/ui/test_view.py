@@ -116,6 +116,23 @@ def test_the_ask_sentence_says_what_where_and_by_how_much():
     )
 
 
+RETRIES = say("estimate.forge_retries_tiled")
+
+
+def test_where_the_host_goes_on_in_tiles_the_ask_sentence_says_so():
+    estimated = dataclasses.replace(WONT_FIT, notes=(RETRIES,))
+    assert view.ask_sentence(estimated, "en") == (
+        "The whole picture would run out of memory in VAE decode: it needs 13.1 GiB, 11.0 GiB are there. "
+        "The WebUI would then start that step again in tiles: it ends, later."
+    )
+
+
+def test_tiles_are_no_help_where_sampling_does_not_fit_either():
+    sampling = dataclasses.replace(WONT_FIT.phases[-1], name="sampling")
+    estimated = dataclasses.replace(WONT_FIT, phases=(sampling, *WONT_FIT.phases), notes=(RETRIES,))
+    assert view.ask_sentence(estimated, "en").startswith("It would run out of memory in VAE decode")
+
+
 def test_where_the_driver_spills_the_ask_sentence_says_it_runs_slowly():
     assert view.ask_sentence(WONT_FIT, "en", spills=True) == (
         "It would not fit in VAE decode: it needs 13.1 GiB, 11.0 GiB are there. "
