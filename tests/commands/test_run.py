@@ -163,7 +163,6 @@ def test_inspect_reads_standard_input(capsys: pytest.CaptureFixture[str], monkey
         (["estimate"], "REQUEST: got None, takes a JSON file with a request, or - for standard input"),
         (["inspect"], "FILE: got None, takes the path of a model file"),
         (["inspect", os.sep], f"FILE: got {os.sep!r}, takes a model file; it is a folder, not a model file"),
-        (["diagnose", "x.log"], "diagnose: got 'x.log', takes nothing yet: reading error texts and logs is not ready"),
     ],
 )
 def test_bad_input_is_one_line_that_names_the_field_and_exit_2(

@@ -1,0 +1,159 @@
+"""Finding the fragments of failures in a log of any length and of any bytes, each line looked at once.
+
+The text stays bytes until a line is worth reading: small letters, searches and windows cost a tenth of what they cost
+on ``str``. Progress bars, most of a console log, are set aside first; lines that repeat count once.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+
+from lib_vram.diagnosis.anchors import anchors
+from lib_vram.diagnosis.fragments import FRAGMENTS, SLOW_STEPS, Fragment
+
+HEAD_BYTES = 8 * 1024**2
+TAIL_BYTES = 2 * 1024**2
+"""What is read of a longer text: its beginning, where the first cause stands, and its end."""
+MOST_LINES = 8000
+MOST_LINES_OF_A_STEM = 1500
+"""Lines of interest that are looked at; a log of nothing but errors says no more after these."""
+LINE_LIMIT = 2000
+"""Bytes of a line that are looked at on either side of what made it interesting."""
+BEFORE_BYTES = 24 * 1024
+AFTER_BYTES = 6 * 1024
+"""What is handed on of the text around a failure: the traceback above it and the figures below."""
+
+STEMS: tuple[bytes, ...] = tuple(
+    item.encode()
+    for item in (
+        "error", "memory", "alloc", "fail", "not enough", "insuff", "kill", "corrupt", "invalid", "unable", "driver",
+        "device", "gpu ", "exit", "code", "status", "not compiled", "compatib", "support", "nan", "trunc", "dtype",
+        "space", "paging", "resource", "mismatch", "incomplete", "unexpected", "magic", "header", "signal", "buffer",
+        "algorithm", "library", "available", "illegal", "cuda ", "timeout", "3221225", "retrying",
+    )
+)  # fmt: skip
+"""Pieces of words that most fragments share: these are looked for, and what stands around them is then looked at.
+
+Only a matter of speed: a fragment that holds none of them is looked for by itself.
+"""
+
+_PROGRESS = (b"it/s", b"s/it", b"B/s")
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A fragment in a line, which is in small letters. ``order`` grows from the top of the log to its end."""
+
+    fragment: Fragment
+    line: bytes
+    order: int
+
+
+@dataclass(frozen=True)
+class Log:
+    """The text as it was read."""
+
+    content: bytes
+
+    def place_of(self, hit: Hit) -> int:
+        """Return where the line of ``hit`` begins."""
+        small = self.content.lower()
+        place = small.find(b"\n" + hit.line)
+        return place + 1 if place >= 0 else max(0, small.find(hit.line))
+
+    def window(self, place: int, before: int = BEFORE_BYTES, after: int = AFTER_BYTES) -> tuple[str, str]:
+        """Return the text before ``place`` and from there on, without the colours of a console."""
+        return _clean(self.content[max(0, place - before) : place]), _clean(self.content[place : place + after])
+
+
+@dataclass(frozen=True)
+class _Test:
+    """One fragment made ready. ``anchors`` are the bytes of which one must be there."""
+
+    rank: int
+    fragment: Fragment
+    anchors: tuple[bytes, ...]
+    pattern: re.Pattern[str] | None
+
+    def matches(self, line: bytes, text: str) -> bool:
+        """Whether the fragment is in ``line``, of which ``text`` is the decoded form."""
+        if not any(anchor in line for anchor in self.anchors):
+            return False
+        return self.pattern is None or self.pattern.search(text) is not None
+
+
+_COLOUR = re.compile(r"\x1b\[[0-9;?]{0,16}[A-Za-z]")
+
+
+def _clean(content: bytes) -> str:
+    return _COLOUR.sub("", content.decode("utf-8", "replace"))
+
+
+def read_log(text: str | bytes) -> Log:
+    """Return ``text`` as the bytes to search: any encoding that consoles write, no more than the limits."""
+    content = text.encode("utf-8", "replace") if isinstance(text, str) else _utf8(text)
+    if len(content) > HEAD_BYTES + TAIL_BYTES:
+        content = content[:HEAD_BYTES] + b"\n" + content[-TAIL_BYTES:]
+    return Log(content.replace(b"\r", b"\n"))
+
+
+def _utf8(content: bytes) -> bytes:
+    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return content[: 2 * (HEAD_BYTES + TAIL_BYTES)].decode("utf-16", "replace").encode("utf-8", "replace")
+    if content[1:200:2].count(0) > 80:  # PowerShell's, when the mark was cut off
+        return content[: 2 * (HEAD_BYTES + TAIL_BYTES)].decode("utf-16-le", "replace").encode("utf-8", "replace")
+    return content
+
+
+def find_hits(log: Log) -> list[Hit]:
+    """Return the first fragment of every line that has one, in the order of the text."""
+    tests, stems = _tests()
+    lines = _interesting(log.content, tuple(stems))
+    hits = []
+    for order, (line, found) in enumerate(lines):
+        text = line.decode("utf-8", "replace")
+        ranks = sorted({rank for stem in found for rank in stems[stem]})
+        test = next((tests[rank] for rank in ranks if tests[rank].matches(line, text)), None)
+        if test is not None:
+            hits.append(Hit(test.fragment, line, order))
+    return hits
+
+
+def _interesting(content: bytes, stems: tuple[bytes, ...]) -> list[tuple[bytes, list[bytes]]]:
+    """Return the lines with any of ``stems``, in small letters, each with those it has."""
+    lines = dict.fromkeys(content.lower().split(b"\n"))
+    kept = [line for line in lines if not any(mark in line for mark in _PROGRESS)]
+    joined = b"\n".join(kept)
+    found: dict[int, tuple[bytes, list[bytes]]] = {}
+    for stem in stems:
+        place, left = joined.find(stem), MOST_LINES_OF_A_STEM
+        while place >= 0 and left > 0 and len(found) < MOST_LINES:
+            left -= 1
+            begin = max(joined.rfind(b"\n", 0, place) + 1, place - LINE_LIMIT)
+            end = joined.find(b"\n", place)
+            stop = min(end if end >= 0 else len(joined), place + LINE_LIMIT)
+            found.setdefault(begin, (joined[begin:stop], []))[1].append(stem)
+            place = joined.find(stem, stop)
+    return [found[begin] for begin in sorted(found)]
+
+
+@lru_cache(maxsize=1)
+def _tests() -> tuple[tuple[_Test, ...], dict[bytes, list[int]]]:
+    """Return the fragments made ready, and which of them to try where a stem is found."""
+    tests = tuple(_test(rank, fragment) for rank, fragment in enumerate(FRAGMENTS) if fragment.tier != SLOW_STEPS)
+    stems: dict[bytes, list[int]] = {}
+    for test in tests:
+        for anchor in test.anchors:
+            stem = next((stem for stem in STEMS if stem in anchor), anchor)
+            stems.setdefault(stem, []).append(test.rank)
+    return tests, stems
+
+
+def _test(rank: int, fragment: Fragment) -> _Test:
+    if not fragment.text.startswith("re:"):
+        return _Test(rank, fragment, (fragment.text.encode(),), None)
+    pattern = fragment.text[3:]
+    return _Test(rank, fragment, tuple(item.encode() for item in sorted(anchors(pattern))), re.compile(pattern))
