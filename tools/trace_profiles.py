@@ -24,12 +24,12 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from lib_vram.physics.allocator import AllocatorConf
+from lib_vram.physics.fitting import DoesNotFit, check_events, fit
 from lib_vram.physics.minimum import minimum_and_comfortable
 from lib_vram.physics.profile import FOLDER, Profile
 from lib_vram.physics.program import Setting, expand
 from lib_vram.physics.raw import RawTrace
 from lib_vram.physics.trace import mark_attention, trace
-from tools.fitting import DoesNotFit, check_events, fit
 from tools.meta.clip import PROMPT_TOKENS, TextEncoders
 from tools.meta.controlnet import ControlNet
 from tools.meta.layers import A1111, FORGE, Style

@@ -6,10 +6,10 @@ from fractions import Fraction
 
 import pytest
 
+from lib_vram.physics.fitting import DoesNotFit, check_events, compress, fit
 from lib_vram.physics.profile import ALLOC, FOLDER, FREE, LOOP, REPEAT, SCRATCH, SYMBOLS
 from lib_vram.physics.program import Setting
 from lib_vram.physics.raw import RawTrace
-from tools.fitting import DoesNotFit, check_events, compress, fit
 
 SETTINGS = (Setting(2, 10, 7), Setting(3, 9, 4), Setting(5, 13, 11), Setting(4, 5, 5))
 ALONE, BATCH, AREA, SIDES = (SYMBOLS.index(name) for name in ("1", "B", "B*A0", "B*S"))
