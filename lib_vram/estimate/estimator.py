@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from lib_vram.errors import NotReady
+from lib_vram.estimate.flags import of_forge_line
 from lib_vram.estimate.notes import later_notes, notes_on
 from lib_vram.estimate.physics import COMPUTED, Physics
 from lib_vram.estimate.residency import (
@@ -26,7 +27,7 @@ from lib_vram.message import Message, say
 from lib_vram.physics.component import Component, ComponentMemory
 from lib_vram.request import Request
 
-READY_HOSTS = ("a1111", "forge")
+READY_HOSTS = ("a1111", "forge", "neo")
 
 
 @dataclass(frozen=True)
@@ -126,7 +127,7 @@ def _leanest(request: Request, component: Component) -> Component:
     score matrix on either host.
     """
     lean = replace(component, attention="xformers") if looks_at_free_memory(component) else component
-    return replace(lean, cfg=False, batch=1 if _is_vae(lean) else lean.batch) if request.host == "forge" else lean
+    return replace(lean, cfg=False, batch=1 if _is_vae(lean) else lean.batch) if of_forge_line(request) else lean
 
 
 def _is_vae(component: Component) -> bool:

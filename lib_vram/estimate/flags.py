@@ -13,9 +13,19 @@ from lib_vram.request import Dtype, Request, WeightsDtype
 
 OffloadMode = Literal["normal", "medvram", "lowvram"]
 
-FULL_PRECISION = {"a1111": ("--no-half",), "forge": ("--all-in-fp32",)}
-"""Flags under which weights and activations are fp32 (A1111 modules/sd_models.py, Forge backend/args.py)."""
-FULL_PRECISION_VAE = {"a1111": ("--no-half", "--no-half-vae"), "forge": ("--vae-in-fp32",)}
+FORGE_LINE = frozenset(("forge", "neo", "reforge", "classic"))
+"""Hosts that move models by what is free, halve a batch and decode in tiles by themselves."""
+
+FULL_PRECISION = {"a1111": ("--no-half",), "forge": ("--all-in-fp32",), "neo": ("--force-fp32",)}
+"""Flags under which weights and activations are fp32 (A1111 modules/sd_models.py, Forge and Neo backend/args.py)."""
+FULL_PRECISION_VAE = {
+    "a1111": ("--no-half", "--no-half-vae"), "forge": ("--vae-in-fp32",), "neo": ("--fp32-vae", "--force-fp32"),
+}  # fmt: skip
+
+
+def of_forge_line(request: Request) -> bool:
+    """Return whether ``request`` is for Forge or one of its relatives."""
+    return request.host in FORGE_LINE
 
 
 def has_flag(request: Request, flag: str, value: str | None = None) -> bool:

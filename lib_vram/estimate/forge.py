@@ -7,7 +7,7 @@ does not fit above the *GPU Weights* reserve is loaded in part, its other layers
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from lib_vram.estimate.flags import compute_dtype
@@ -184,8 +184,8 @@ def _decide(request: Request, work: Work, weights: ModelWeights, memory: ForgeMe
     memory.load(models_of(request, work, weights), _required_bytes(request, work))
     component = _as_forge_runs_it(work, memory.free_bytes(before_bytes))
     if component != work.component and work.worker in ("unet", "controlnet"):
-        work = _halved(work, component)
-    return work, component, (*_parts(memory), *work.held)
+        work = halved(work, component)
+    return work, component, (*parts_of(memory.loaded), *work.held)
 
 
 def _required_bytes(request: Request, work: Work) -> float:
@@ -208,15 +208,16 @@ def _as_forge_runs_it(work: Work, free_bytes: int) -> Component:
     return component
 
 
-def _halved(work: Work, component: Component) -> Work:
-    """With cond and uncond apart, the control outputs are those of one half at a time."""
+def halved(work: Work, component: Component) -> Work:
+    """Return ``work`` with cond and uncond apart: then the control outputs are those of one half at a time."""
     held = tuple((name, size // 2 if name == "control_outputs" else size) for name, size in work.held)
     return replace(work, component=component, held=held)
 
 
-def _parts(memory: ForgeMemory) -> Iterator[tuple[str, int]]:
+def parts_of(loaded: Iterable[Loaded]) -> Iterator[tuple[str, int]]:
+    """Yield what the ``loaded`` models have on the card, and the largest layer that is swapped in."""
     sizes: dict[str, int] = {}
-    for item in memory.loaded:
+    for item in loaded:
         name = item.model.name.split(" ")[0]
         sizes[name] = sizes.get(name, 0) + item.on_device_bytes
         if item.on_device_bytes < item.model.size_bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from lib_vram.estimate.flags import offload_mode, replayed_conf, vae_dtype
+from lib_vram.estimate.flags import of_forge_line, offload_mode, replayed_conf, vae_dtype
 from lib_vram.estimate.residency import CONTEXT_HIGH_BYTES, CONTEXT_LOW_BYTES, Placed
 from lib_vram.estimate.result import Estimate, PhaseEstimate
 from lib_vram.estimate.timeline import CPU_UPSCALERS, LATENT_FACTOR, latent_floor, uses_latent_upscaler, vae_tile
@@ -28,7 +28,7 @@ def notes_on(
     request: Request, placed: tuple[Placed, ...], phases: tuple[PhaseEstimate, ...], room_bytes: int
 ) -> tuple[Message, ...]:
     """Return the notes on an estimate of ``request``, the most useful first."""
-    host_notes = _forge_notes(request, placed, phases, room_bytes) if request.host == "forge" else _a1111_notes(request)
+    host_notes = _forge_notes(request, placed, phases, room_bytes) if of_forge_line(request) else _a1111_notes(request)
     return (*host_notes, *_general_notes(request, placed))
 
 

@@ -10,21 +10,24 @@ no flag                everything                               everything
 =====================  =======================================  ==================================
 
 A ControlNet stays in every phase, unless its *Low VRAM* is ticked: then only during its own turn.
-Forge decides by the memory that is free at that moment: see :mod:`lib_vram.estimate.forge`.
+Forge and its relatives decide by the memory that is free at that moment: see :mod:`lib_vram.estimate.forge`,
+:mod:`lib_vram.estimate.neo`.
 On top of all that comes what the driver and the library's kernels hold: :data:`CONTEXT_BYTES`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from lib_vram.estimate.flags import OffloadMode, compute_dtype, offload_mode
-from lib_vram.estimate.forge import forge_decides, forge_least
+from lib_vram.estimate.forge import Decided, forge_decides, forge_least
+from lib_vram.estimate.neo import neo_decides, neo_least
 from lib_vram.estimate.timeline import Sizes, Work, Worker, looks_at_free_memory
 from lib_vram.estimate.weights import ModelWeights, controlnet_bytes
 from lib_vram.physics.component import Component
-from lib_vram.request import Request
+from lib_vram.request import HostName, Request
 from lib_vram.units import MIB, round_up
 
 CONTEXT_BYTES = 460 * MIB
@@ -59,6 +62,15 @@ OWN_WEIGHTS: dict[Worker, tuple[str, ...]] = {
 WEIGHTS = frozenset(("unet", "text_encoders", "vae", "controlnet"))
 
 
+Rule = Callable[[Request, tuple[Work, ...], ModelWeights, int], tuple[Decided, ...]]
+Bound = Callable[[Request, tuple[Work, ...], ModelWeights, int], tuple[int, ...]]
+
+DECIDES: dict[HostName, Rule] = {"forge": forge_decides, "neo": neo_decides}
+"""Hosts that move models by what is free; the others keep what :data:`A1111_KEEPS` says."""
+LEAST: dict[HostName, Bound] = {"forge": forge_least, "neo": neo_least}
+"""For the same hosts, a lower bound of what they keep on the device."""
+
+
 @dataclass(frozen=True)
 class Placed:
     """A piece of work with what is on the device meanwhile, largest first, as the allocator reserves it."""
@@ -81,9 +93,9 @@ class Placed:
 
 def place(request: Request, works: tuple[Work, ...], weights: ModelWeights) -> tuple[Placed, ...]:
     """Return ``works`` with what ``request.host`` keeps on the device during each."""
-    if request.host == "forge":
-        empty_bytes = available_bytes(request) - CONTEXT_BYTES
-        decided = forge_decides(request, works, weights, empty_bytes)
+    decides = DECIDES.get(request.host)
+    if decides is not None:
+        decided = decides(request, works, weights, available_bytes(request) - CONTEXT_BYTES)
     else:
         decided = tuple((work, work.component, _a1111_parts(request, work, weights)) for work in works)
     room_bytes = available_bytes(request)
@@ -92,8 +104,9 @@ def place(request: Request, works: tuple[Work, ...], weights: ModelWeights) -> t
 
 def least_bytes(request: Request, works: tuple[Work, ...], weights: ModelWeights) -> tuple[int, ...]:
     """Return for each work a lower bound, driver context included, of what the host can keep on the device."""
-    if request.host == "forge":
-        least = forge_least(request, works, weights, available_bytes(request) - CONTEXT_BYTES)
+    bound = LEAST.get(request.host)
+    if bound is not None:
+        least = bound(request, works, weights, available_bytes(request) - CONTEXT_BYTES)
         return tuple(CONTEXT_BYTES + size for size in least)
     return tuple(placed.resident_bytes for placed in place(request, works, weights))
 

@@ -7,7 +7,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from lib_vram.estimate.flags import compute_dtype, offload_mode, replayed_conf, uses_two_halves, vae_dtype
+from lib_vram.estimate.flags import (
+    compute_dtype,
+    of_forge_line,
+    offload_mode,
+    replayed_conf,
+    uses_two_halves,
+    vae_dtype,
+)
 from lib_vram.estimate.result import PhaseName
 from lib_vram.physics.attention import SELF_SLICING
 from lib_vram.physics.component import CodeHost, Component
@@ -247,7 +254,7 @@ def _vae_component(
         return whole
     if tile >= max(width, height):
         return replace(whole, batch=1)
-    if request.host == "forge":
+    if of_forge_line(request):
         return replace(whole, batch=1, tile=tile)
     return _in_our_tiles(whole, tile)
 
@@ -264,7 +271,7 @@ def _in_our_tiles(whole: Component, tile: int) -> Component:
 
 def vae_tile(request: Request, part: Literal["vae_decode", "vae_encode"]) -> int | None:
     """Return the side of the VAE's tiles in pixels, ``None`` when it works on the whole picture."""
-    if request.host == "forge":
+    if of_forge_line(request):
         return forge_tile(request)
     if request.vae.tiled and part == "vae_decode":
         return request.vae.tile_size or DEFAULT_TILE

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from lib_vram.estimate.estimator import runs
-from lib_vram.estimate.flags import offload_mode
+from lib_vram.estimate.flags import has_flag, of_forge_line, offload_mode
 from lib_vram.estimate.physics import Physics
 from lib_vram.message import Message, say
 from lib_vram.request import Request
@@ -14,6 +14,9 @@ from lib_vram.units import GIB
 
 CARD_SIZES_GIB = (2, 3, 4, 6, 8, 10, 11, 12, 16, 20, 24, 32, 40, 48, 80, 96, 141, 192)
 """Memory of the cards that are sold or used."""
+
+SWAP_FLAGS = {"neo": "--novram"}
+"""Hosts of Forge's line without a switch for it: the flag under which all weights are swapped."""
 
 CanFit = Callable[[Request, Physics], bool]
 
@@ -40,7 +43,10 @@ def smallest_card(request: Request, physics: Physics) -> int | None:
 
 def _restarts(request: Request) -> tuple[tuple[str, Request], ...]:
     """The host's own ways to keep less on the device, from quick to slow."""
-    if request.host == "forge":
+    if request.host in SWAP_FLAGS:
+        flag = SWAP_FLAGS[request.host]
+        return () if has_flag(request, flag) else ((flag, request.replace(host_args=(*request.host_args, flag))),)
+    if of_forge_line(request):
         swapped = replace(request.forge, never_oom_unet=True)
         return () if request.forge.never_oom_unet else (("Never OOM: UNet", request.replace(forge=swapped)),)
     order = ("normal", "medvram", "lowvram")

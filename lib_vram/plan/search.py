@@ -19,6 +19,7 @@ from itertools import product
 from typing import Any
 
 from lib_vram.estimate.estimator import could_fit, estimate, failing_phase, measure
+from lib_vram.estimate.flags import of_forge_line
 from lib_vram.estimate.physics import COMPUTED, Physics
 from lib_vram.estimate.result import Estimate, PhaseName
 from lib_vram.estimate.timeline import Worker
@@ -155,7 +156,7 @@ def _time_choices(
             failing = failing_phase(changed, peaks, physics)
             if failing is None and is_sure(changed, physics):
                 return choices
-            if request.host == "forge" and second_best is None:
+            if of_forge_line(request) and second_best is None:
                 failing = failing_phase(changed, peaks, physics, forgiving=True)
                 second_best = choices if failing is None and is_sure(changed, physics) else None
         if failing in FIRST_PASS:
