@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from lib_vram.estimate.flags import of_forge_line, offload_mode, replayed_conf, vae_dtype
 from lib_vram.estimate.residency import CONTEXT_HIGH_BYTES, CONTEXT_LOW_BYTES, Placed
 from lib_vram.estimate.result import Estimate, PhaseEstimate
-from lib_vram.estimate.timeline import CPU_UPSCALERS, LATENT_FACTOR, latent_floor, uses_latent_upscaler, vae_tile
+from lib_vram.estimate.timeline import CPU_UPSCALERS, computed_side, uses_latent_upscaler, vae_tile
 from lib_vram.message import Message, say
 from lib_vram.request import Request
 
@@ -64,8 +64,8 @@ def _a1111_notes(request: Request) -> Iterator[Message]:
 
 
 def _general_notes(request: Request, placed: tuple[Placed, ...]) -> Iterator[Message]:
-    if (request.width % LATENT_FACTOR, request.height % LATENT_FACTOR) != (0, 0):
-        width, height = latent_floor(request.width), latent_floor(request.height)
+    width, height = computed_side(request, request.width), computed_side(request, request.height)
+    if (width, height) != (request.width, request.height):
         yield say("estimate.size_cut", width=request.width, height=request.height, to_width=width, to_height=height)
     tile = vae_tile(request, "vae_decode")
     if tile and any(item.component.tile for item in placed):

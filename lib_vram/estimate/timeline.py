@@ -18,7 +18,7 @@ from lib_vram.estimate.flags import (
 from lib_vram.estimate.result import PhaseName
 from lib_vram.physics.attention import SELF_SLICING
 from lib_vram.physics.component import CodeHost, Component
-from lib_vram.request import Request
+from lib_vram.request import HostName, Request
 
 Worker = Literal["text_encoders", "unet", "controlnet", "vae"]
 """Whose weights a piece of work needs."""
@@ -28,6 +28,9 @@ Sizes = tuple[tuple[str, int], ...]
 
 LATENT_FACTOR = 8
 """Pixels of the picture per row of the latent (``opt_f`` in both hosts)."""
+SIZE_STEPS: dict[HostName, int] = {"neo": 64}
+"""Hosts that round every size to the nearest multiple of this before they compute (``process_images_inner`` of the
+bundle of Neo 2.26; its own sliders and ``sRound`` for the second pass have the same step)."""
 LATENT_CHANNELS = 4
 SAMPLER_LATENTS = 12
 """Latents that a sampler keeps, in fp32: the input, the noise, the step's input and output for both halves, both
@@ -89,6 +92,12 @@ def latent_floor(pixels: int) -> int:
     return max(LATENT_FACTOR, pixels // LATENT_FACTOR * LATENT_FACTOR)
 
 
+def computed_side(request: Request, pixels: int) -> int:
+    """Return the side that ``request.host`` makes of one of ``pixels``: cut to whole rows, or rounded to its step."""
+    step = SIZE_STEPS.get(request.host)
+    return latent_floor(pixels) if step is None else max(step, (pixels + step // 2) // step * step)
+
+
 def upscaled_size(request: Request) -> tuple[int, int] | None:
     """Return the size to which the first pass is enlarged before it is cut to the second pass's size.
 
@@ -109,7 +118,7 @@ def uses_latent_upscaler(request: Request) -> bool:
 
 
 def _timeline(request: Request) -> Iterator[Work]:
-    width, height = latent_floor(request.width), latent_floor(request.height)
+    width, height = computed_side(request, request.width), computed_side(request, request.height)
     if request.mode == "img2img":
         yield _encode(request, "vae_encode", width, height)
     yield _text(request)
@@ -117,7 +126,7 @@ def _timeline(request: Request) -> Iterator[Work]:
     second = request.hires_size() if request.mode == "txt2img" else None
     if second is not None:
         yield from _hires_upscale(request, width, height)
-        width, height = latent_floor(second[0]), latent_floor(second[1])
+        width, height = computed_side(request, second[0]), computed_side(request, second[1])
         yield from _sampling(request, "hires_sampling", width, height)
     yield _decode(request, "vae_decode", width, height)
     if request.detailer is not None:
@@ -138,7 +147,9 @@ def _hires_upscale(request: Request, width: int, height: int) -> Iterator[Work]:
     yield _decode(request, "hires_upscale", width, height)
     enlarged = upscaled_size(request)
     if enlarged is not None:
-        yield _encode(request, "hires_upscale", latent_floor(enlarged[0]), latent_floor(enlarged[1]))
+        yield _encode(
+            request, "hires_upscale", computed_side(request, enlarged[0]), computed_side(request, enlarged[1])
+        )
 
 
 def _sampling(request: Request, phase: PhaseName, width: int, height: int) -> Iterator[Work]:

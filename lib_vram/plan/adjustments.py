@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from lib_vram.estimate.flags import of_forge_line, uses_two_halves
-from lib_vram.estimate.timeline import DEFAULT_TILE
+from lib_vram.estimate.timeline import DEFAULT_TILE, computed_side
 from lib_vram.message import Message, say
 from lib_vram.plan.result import Cost
 from lib_vram.request import SIZE_LIMITS, Request
@@ -71,6 +71,16 @@ def smaller_sizes(width: int, height: int, least: int = SIZE_LIMITS[0]) -> tuple
         if min(size) >= least and size[0] <= width and size[1] <= height:
             sizes.append(size)
     return tuple(sizes)
+
+
+def _smaller(request: Request) -> tuple[Candidate, ...]:
+    return _as_the_host_makes_them(request, smaller_sizes(request.width, request.height))
+
+
+def _as_the_host_makes_them(request: Request, sizes: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
+    """Return those of ``sizes`` that the host does not round to others, all of them where it would round each."""
+    kept = tuple(size for size in sizes if size == tuple(computed_side(request, side) for side in size))
+    return kept or sizes
 
 
 def _below(pixels: int) -> int:
@@ -145,7 +155,8 @@ def _hires_targets(request: Request) -> tuple[Candidate, ...]:
         scales = (round(step * HIRES_STEP, 2) for step in steps)
         return tuple(scale for scale in scales if 1 < scale < want.scale)
     if want.width and want.height:
-        return tuple(size for size in smaller_sizes(want.width, want.height) if _is_enlarged(request, size))
+        sizes = tuple(size for size in smaller_sizes(want.width, want.height) if _is_enlarged(request, size))
+        return _as_the_host_makes_them(request, sizes)
     side = want.width or want.height
     given = request.width if want.width else request.height
     return tuple(range(_below(side), given, -MULTIPLE))
@@ -213,7 +224,7 @@ LADDER: tuple[Adjustment, ...] = (
     Adjustment("hires_scale", _hires_field, "detail", _hires_targets, _with_hires, _hires_value, _hires_text),
     Adjustment(
         "smaller_size", lambda _request: "size", "picture",
-        lambda request: smaller_sizes(request.width, request.height), with_size, _size_shown,
+        _smaller, with_size, _size_shown,
         lambda before, after: say("plan.smaller_size", before=_size_shown(before), after=_size_shown(after)),
     ),
 )  # fmt: skip
