@@ -36,8 +36,10 @@ def register() -> None:
     """Register with the host. Called from the bottom of the script file, again after every *Reload UI*."""
     from modules import script_callbacks
 
-    if guard() is None:
+    active = guard()
+    if active is None:
         return
+    active.start()
     script_callbacks.on_ui_settings(_on_ui_settings)
     script_callbacks.on_ui_tabs(_on_ui_tabs)
     script_callbacks.on_app_started(_on_app_started)
@@ -49,6 +51,13 @@ def before_process(p: Any, arguments: Sequence[Any]) -> None:
     active = guard()
     if active is not None:
         active.before_process(p, arguments)
+
+
+def before_sampling(p: Any, latent: Any) -> None:
+    """Pass the script's hook before each sampling on to the guard."""
+    active = guard()
+    if active is not None:
+        active.before_sampling(p, latent)
 
 
 def after_run(p: Any) -> None:
@@ -64,17 +73,19 @@ def controls(tab: str) -> list[Any]:
 
     active = guard()
     language = active.host.settings().language if active else "en"
-    own_tiles = active is not None and active.host.name == "a1111"
+    own_tiles = active is not None and active.host.has_tiles_switch
+    own_size = active is not None and active.host.has_tile_size
+    tiled_info = "guard.tiled_info" if own_size else "guard.tiled_info_host"
     low, high = TILE_SIZE_LIMITS
     with gr.Accordion(label=sentence("guard.accordion", language), open=False, visible=active is not None):
         run = gr.Textbox(label="run", value="", visible=False, elem_id=f"{tab}_vram_guard_run")
         tiled = gr.Checkbox(
-            label=sentence("guard.tiled", language), info=sentence("guard.tiled_info", language),
+            label=sentence("guard.tiled", language), info=sentence(tiled_info, language),
             value=False, visible=own_tiles, elem_id=f"{tab}_vram_guard_tiled",
         )  # fmt: skip
         tile_size = gr.Slider(
             label=sentence("guard.tile_size", language), minimum=low, maximum=high, step=TILE_SIZE_STEP,
-            value=DEFAULT_TILE_SIZE, visible=own_tiles, elem_id=f"{tab}_vram_guard_tile_size",
+            value=DEFAULT_TILE_SIZE, visible=own_size, elem_id=f"{tab}_vram_guard_tile_size",
         )  # fmt: skip
         apart = gr.Checkbox(
             label=sentence("guard.apart", language), info=sentence("guard.apart_info", language),

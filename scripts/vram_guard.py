@@ -21,6 +21,9 @@ class VramGuard(scripts.Script):
     def before_process(self, p, *arguments):
         callbacks.before_process(p, arguments)
 
+    def process_before_every_sampling(self, p, *arguments, **named):
+        callbacks.before_sampling(p, named.get("x"))
+
     def postprocess(self, p, processed, *arguments):
         callbacks.after_run(p)
 

@@ -66,9 +66,19 @@ class Guard:
         self._decide(p, argument)
 
     @fail_open(instead=_no_answer)
+    def before_sampling(self, p: Any, latent: Any) -> None:
+        """Let the host do what must be done before each sampling of the run of ``p``, of the second pass too."""
+        self.host.before_sampling(p, latent)
+
+    @fail_open(instead=_no_answer)
     def after_run(self, p: Any) -> None:
         """Give back what the run of ``p`` switched on. Not sure to be called: a failed run ends without it."""
         self.host.end_run(p)
+
+    @fail_open(instead=_no_answer)
+    def start(self) -> None:
+        """Put in place what lasts as long as the extension is loaded; :meth:`stop` takes it away."""
+        self.host.start()
 
     @fail_open(instead=_no_answer)
     def stop(self) -> None:
@@ -164,6 +174,8 @@ def reason_of(bad: BadInput) -> Message:
     """Return why no request could be made, for people."""
     if bad.field == "device":
         return say("guard.no_card")
+    if bad.field == "model":
+        return say("guard.model_elsewhere")
     if bad.field == "model.family":
         return say("guard.family_unknown", name=str(bad.got))
     return say("guard.not_usable", reason=str(bad))

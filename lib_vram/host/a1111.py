@@ -24,6 +24,7 @@ class A1111(WebUI):
 
     name: HostName = "a1111"
     title = "AUTOMATIC1111"
+    has_tiles_switch = has_tile_size = True
     memory_flags = frozenset(
         {"medvram", "medvram-sdxl", "lowvram", "lowram", "no-half", "no-half-vae", "upcast-sampling", "precision"}
     )
@@ -97,21 +98,22 @@ class A1111(WebUI):
             self.override(p, "batch_cond_uncond", False)  # read at every step
         if tiled and units.tiled_vae_tile(p) is None:
             size = (request.vae.tile_size if request else None) or argument.tile_size
-            self._tiled(self.runs.of(p), size)
+            own_tiles(self.runs.of(p), size)
 
-    def _tiled(self, run: Run, tile_size: int) -> None:
-        """Wrap the one function through which this host decodes, whatever model is loaded by then.
 
-        The decoder itself is wrapped for the length of each call only, so a model that is swapped
-        in during the run is covered and none is left wrapped.
-        """
-        from modules import sd_samplers_common
+def own_tiles(run: Run, tile_size: int) -> None:
+    """Wrap the one function through which this host (and reForge) decodes, whatever model is loaded by then.
 
-        run.of_run.set_attribute(
-            sd_samplers_common,
-            "samples_to_images_tensor",
-            _decoding_tiled(sd_samplers_common.samples_to_images_tensor, run, tile_size),
-        )
+    The decoder itself is wrapped for the length of each call only, so a model that is swapped
+    in during the run is covered and none is left wrapped.
+    """
+    from modules import sd_samplers_common
+
+    run.of_run.set_attribute(
+        sd_samplers_common,
+        "samples_to_images_tensor",
+        _decoding_tiled(sd_samplers_common.samples_to_images_tensor, run, tile_size),
+    )
 
 
 def _decoding_tiled(original: Callable[..., Any], run: Run, tile_size: int) -> Callable[..., Any]:

@@ -37,6 +37,13 @@ class Host(Protocol):
 
     name: HostName
     title: str
+    has_tiles_switch: bool
+    """Whether decoding in tiles is switched by our own accordion."""
+    has_tile_size: bool
+    """Whether that switch has a size."""
+
+    def start(self) -> None:
+        """Put in place what lasts as long as the extension is loaded; :meth:`restore` without a run takes it away."""
 
     def version(self) -> str:
         """Return the host's own version, for people; ``""`` when it cannot be had."""
@@ -68,6 +75,9 @@ class Host(Protocol):
 
         ``None`` when nothing could be computed: then what the run's own argument asks for.
         """
+
+    def before_sampling(self, p: Any, latent: Any) -> None:
+        """Do what the run of ``p`` needs anew before each of its samplings, which begins with ``latent``."""
 
     def end_run(self, p: Any) -> None:
         """Undo what was switched on for the run of ``p``; what was written into ``p`` stays for other scripts."""

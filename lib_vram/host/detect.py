@@ -27,7 +27,7 @@ def _kinds() -> tuple[tuple[Callable[[], bool], Callable[[], Host]], ...]:
     """Return the hosts in the order in which they must be asked for: the later ones' modules exist in the earlier."""
     return (
         (_is_sdnext, _not_supported("SD.Next")),
-        (_is_neo, _not_supported("Forge Neo")),
+        (_is_neo, _neo),
         (lambda: _exists("backend.memory_management"), _forge),
         (lambda: _exists("ldm_patched.modules.model_management"), _not_supported("reForge, Forge Classic")),
         (lambda: _exists("modules.lowvram"), _a1111),
@@ -61,6 +61,12 @@ def _forge() -> Host:
     from lib_vram.host.forge import Forge
 
     return Forge()
+
+
+def _neo() -> Host:
+    from lib_vram.host.neo import Neo
+
+    return Neo()
 
 
 def _a1111() -> Host:

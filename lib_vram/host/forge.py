@@ -149,7 +149,7 @@ class Forge(WebUI):
             self._reserve(p, request)
         if apart:
             run = self.runs.of(p)
-            run.of_run.set_attribute(p, "sample", _sampling_apart(p.sample, run))
+            run.of_run.set_attribute(p, "sample", sampling_apart(p.sample, run))
 
     def _never_oom(self, p: Any, wanted: dict[int, bool]) -> None:
         """Switch on what is wanted and not on yet. The script reads its arguments in its ``process``, after us."""
@@ -173,7 +173,7 @@ def _can_tile(width: int, height: int) -> bool:
     return min(width, height) >= SMALLEST_TILED_SIDE
 
 
-def _sampling_apart(sample: Callable[..., Any], run: Run) -> Callable[..., Any]:
+def sampling_apart(sample: Callable[..., Any], run: Run) -> Callable[..., Any]:
     """Return ``p.sample`` during which Forge computes cond and uncond one after the other; undone when it ends."""
 
     def sample_apart(*arguments: Any, **named: Any) -> Any:
@@ -181,7 +181,7 @@ def _sampling_apart(sample: Callable[..., Any], run: Run) -> Callable[..., Any]:
 
         patches = Patches()
         patches.set_attribute(
-            sampling_function, "calc_cond_uncond_batch", _one_by_one(sampling_function.calc_cond_uncond_batch)
+            sampling_function, "calc_cond_uncond_batch", one_by_one(sampling_function.calc_cond_uncond_batch)
         )
         try:
             return sample(*arguments, **named)
@@ -191,7 +191,7 @@ def _sampling_apart(sample: Callable[..., Any], run: Run) -> Callable[..., Any]:
     return sample_apart
 
 
-def _one_by_one(together: Callable[..., Any]) -> Callable[..., Any]:
+def one_by_one(together: Callable[..., Any]) -> Callable[..., Any]:
     """Return Forge's function for both halves as two calls with one half each."""
 
     def calc_cond_uncond_batch(model: Any, cond: Any, uncond: Any, *rest: Any) -> Any:

@@ -81,6 +81,8 @@ class LabRun:
 class LabHost:
     """The WebUI that the Lab's page pretends to be, as its fields last said."""
 
+    has_tiles_switch = has_tile_size = True
+
     def __init__(self, mode: GuardMode = "ask", language: str = "en") -> None:
         self._lock = threading.Lock()
         self._mode = mode
@@ -98,6 +100,9 @@ class LabHost:
     def title(self) -> str:
         """What stands on the tab's last section."""
         return f"Lab ({self._title})"
+
+    def start(self) -> None:
+        """Put nothing in place: the Lab's own run raises to its page."""
 
     def version(self) -> str:
         """Return nothing: the Lab is as old as VRAM Guard itself."""
@@ -145,6 +150,9 @@ class LabHost:
 
     def prepare_run(self, p: LabRun, request: Request | None) -> None:
         """Do nothing: the Lab's generation reads every lever from the request."""
+
+    def before_sampling(self, p: LabRun, latent: Any) -> None:
+        """The Lab's runs need nothing before they sample."""
 
     def restore(self, p: LabRun | None = None) -> None:
         """Do nothing: nothing outlives a run."""

@@ -91,6 +91,8 @@ class Run:
         self.of_run = Patches()
         self.of_fields = Patches()
         self.active = True
+        self.kept_bytes = 0
+        """What this run has the host keep free while it samples, beyond the host's own reserve; 0 for nothing."""
 
     def end(self) -> None:
         """Undo what ends with the run; wrappers that others still hold pass through from now on."""
@@ -106,15 +108,17 @@ class Runs:
 
     def of(self, p: Any) -> Run:
         """Return the run of ``p``, begun now if it has none."""
+        return self.find(p) or self._begin(p)
+
+    def find(self, p: Any) -> Run | None:
+        """Return the run of ``p`` if it has one."""
         run = self._runs.get(id(p))
-        if run is None or run.p() is not p:
-            run = self._begin(p)
-        return run
+        return run if run is not None and run.p() is p else None
 
     def finish(self, p: Any) -> None:
         """End the run of ``p``, if it has one, and leave the fields that were written into it."""
-        run = self._runs.get(id(p))
-        if run is not None and run.p() is p:
+        run = self.find(p)
+        if run is not None:
             run.end()
 
     def end(self, p: Any) -> None:

@@ -35,12 +35,19 @@ class WebUI:
 
     name: HostName
     title: str
+    has_tiles_switch = False
+    """Whether decoding in tiles is switched by our own accordion: elsewhere the host has a switch of its own."""
+    has_tile_size = False
+    """Whether that switch has a size."""
     memory_flags: frozenset[str] = frozenset()
     """Command line flags that decide about memory, without their dashes."""
 
     def __init__(self) -> None:
         self.runs = Runs()
         self._scaled: OrderedDict[Request, tuple[int, int]] = OrderedDict()
+
+    def start(self) -> None:
+        """Put in place what lasts as long as the extension is loaded: nothing on most hosts."""
 
     # what the host is
 
@@ -200,9 +207,14 @@ class WebUI:
         model = sd_models.model_data.sd_model
         return model if getattr(model, "sd_checkpoint_info", None) is not None else None
 
+    def is_loaded(self, path: str | None) -> bool:
+        """Return whether the model in memory is that of the file ``path``."""
+        model = self.loaded_model()
+        return model is not None and path is not None and os.path.abspath(model.sd_checkpoint_info.filename) == path
+
     def _loaded_family(self, path: str | None) -> str | None:
         model = self.loaded_model()
-        if model is None or path is None or os.path.abspath(model.sd_checkpoint_info.filename) != path:
+        if not self.is_loaded(path):
             return None
         flags = {"is_sdxl": "sdxl", "is_sd2": "sd21", "is_sd1": "sd15"}
         return next((family for flag, family in flags.items() if getattr(model, flag, False)), None)
@@ -292,6 +304,9 @@ class WebUI:
         run, data = self.runs.of(p), shared.opts.data
         data.setdefault(key, getattr(shared.opts, key))
         run.of_run.set_item(p.override_settings if p.override_settings_restore_afterwards else data, key, value)
+
+    def before_sampling(self, p: Any, latent: Any) -> None:
+        """Do what must be done anew before each sampling; most hosts need nothing here."""
 
     def end_run(self, p: Any) -> None:
         """Undo what was switched on for the run of ``p``; its fields stay as they ran."""

@@ -30,7 +30,9 @@ def modules(monkeypatch):
     return put
 
 
-@pytest.mark.parametrize(("names", "title"), [(A1111, "AUTOMATIC1111"), (FORGE, "Forge")])
+@pytest.mark.parametrize(
+    ("names", "title"), [(A1111, "AUTOMATIC1111"), (FORGE, "Forge"), ((*FORGE, "modules_forge.presets"), "Forge Neo")]
+)
 def test_a_host_is_known_by_its_modules(modules, names, title):
     modules(*names)
     assert detect.current().title == title
@@ -40,7 +42,6 @@ def test_a_host_is_known_by_its_modules(modules, names, title):
     ("names", "named"),
     [
         ((*A1111, "modules.sd_offload"), "SD.Next"),
-        ((*FORGE, "modules_forge.presets"), "Forge Neo"),
         ((*A1111, "ldm_patched.modules.model_management"), "reForge, Forge Classic"),
     ],
 )

@@ -99,7 +99,7 @@ def test_a_reserve_that_is_as_it_was_is_not_touched_because_models_would_reload(
 
 
 def test_both_halves_give_what_one_call_gave(fake, host):
-    from lib_vram.host.forge import _one_by_one
+    from lib_vram.host.forge import one_by_one
 
     calls = []
 
@@ -107,7 +107,7 @@ def test_both_halves_give_what_one_call_gave(fake, host):
         calls.append((cond, uncond))
         return ("cond result" if cond else None), ("uncond result" if uncond else None)
 
-    apart = _one_by_one(together)
+    apart = one_by_one(together)
     assert apart("model", ["c"], ["u"], "x") == ("cond result", "uncond result")
     assert apart("model", ["c"], None, "x") == ("cond result", None)
     assert calls == [(["c"], None), ([], ["u"]), (["c"], None)]

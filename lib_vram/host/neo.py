@@ -1,0 +1,242 @@
+"""Forge Neo: it keeps a reserve of its own free, rounds sizes to 64, and loads the checkpoint after our hook."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable
+from typing import Any
+
+from lib_vram.errors import NotReady
+from lib_vram.host import units
+from lib_vram.host.asked import Asked
+from lib_vram.host.forge import sampling_apart
+from lib_vram.host.patches import Run
+from lib_vram.host.webui import WebUI, dtype_name, stands_in
+from lib_vram.machine.card import Card
+from lib_vram.model.inspect import inspect_file
+from lib_vram.request import Hires, HostName, Request
+
+CPU_UPSCALER = "None"
+"""Neo's name for enlarging the picture itself, which is what it does where no Latent upscaler is known."""
+FRAMES_STEP = 4
+"""Wan computes groups of four frames, and one (``process_images_inner``)."""
+WAN_WIDTH_OF_14B = 5120
+
+_ATTENTION = {
+    "attention_xformers": "xformers", "attention_pytorch": "sdpa", "attention_flash": "sdpa",
+    "attention_sage": "sdpa", "attention_basic": "math",
+}  # fmt: skip
+_QUANTISED = ("fp8", "q8_0", "q4_k", "q4_0", "nf4", "int8")
+_HALF_FIRST = ("sd15", "sdxl", "sdxl_refiner", "wan21_1b", "wan21_14b")
+"""Families that Neo computes in fp16 where it can; the others in bf16 (``supported_inference_dtypes``)."""
+
+_FAMILIES = {
+    "SD15": "sd15", "SDXL": "sdxl", "SDXLRefiner": "sdxl_refiner", "Flux": "flux1", "FluxSchnell": "flux1",
+    "Flux2K4B": "flux2_klein_4b", "Flux2K9B": "flux2_klein_9b", "Chroma": "chroma", "Lumina2": "lumina2",
+    "ZImage": "zimage", "QwenImage": "qwen_image",
+}  # fmt: skip
+"""Classes of Neo's model list, by which a loaded model is known whose header says nothing."""
+
+
+class Neo(WebUI):
+    """Haoming02's Forge Neo and bundles of it."""
+
+    name: HostName = "neo"
+    title = "Forge Neo"
+    has_tiles_switch = True
+    memory_flags = frozenset(
+        {
+            "gpu-only", "highvram", "normalvram", "lowvram", "novram", "neveroom", "cpu", "cpu-vae", "cpu-text-enc",
+            "force-fp32", "force-fp16", "fp32-unet", "bf16-unet", "fp16-unet", "fp8_e4m3fn-unet", "fp8_e5m2-unet",
+            "fp32-vae", "bf16-vae", "fp16-vae", "disable-smart-memory", "use-pytorch-cross-attention",
+            "force-upcast-attention", "cuda-malloc", "cuda-stream", "pin-shared-memory", "expandable-segments",
+            "directml", "tiled-conv2d", "vae-device", "text-enc-device",
+        }
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tiles_are_ours = False
+        """Whether Neo's switch for tiles is on because a run of ours has set it."""
+
+    def version(self) -> str:
+        """Return Neo's version: ``neo-2.26``."""
+        from modules_forge import forge_version
+
+        return f"{forge_version.version}-{getattr(forge_version, 'release', '')}".rstrip("-")
+
+    def host_arguments(self) -> list[str]:
+        """Return the flags that decide about memory; the one with a figure carries it."""
+        from backend.args import args
+
+        reserve = getattr(args, "reserve_vram", None)
+        return super().host_arguments() + ([f"--reserve-vram={reserve:g}"] if reserve is not None else [])
+
+    # requests
+
+    def checkpoint_path(self, name: str | None) -> str | None:
+        """Return the file of the checkpoint that the run will load: at this moment another one may be in memory."""
+        from modules import sd_models
+
+        chosen = getattr(sd_models.model_data, "forge_loading_parameters", {}).get("checkpoint_info")
+        if name or chosen is None:
+            return super().checkpoint_path(name)
+        return os.path.abspath(chosen.filename)
+
+    def _common(self, want: Asked, card: Card) -> dict[str, Any]:
+        if self.option("forge_model_mode", "local") == "api":
+            raise NotReady("model", got="a model of another service", takes="a model that runs here")
+        data = super()._common(want, card)
+        if data["model"]["family"].startswith("wan"):
+            data["frames"], data["batch_size"] = _whole_groups(want.batch_size), 1
+        return data
+
+    def host_part(self, want: Asked, card: Card) -> dict[str, Any]:
+        """Return the VAE, what stays free, and whether cond and uncond go together."""
+        from backend import memory_management
+
+        return {
+            "vae": {"dtype": self._vae_dtype(card)},
+            "batch_cond_uncond": not want.apart,
+            "forge": {
+                "inference_memory_bytes": int(memory_management.minimum_inference_memory()),
+                "never_oom_vae": want.tiled or self._always_tiled(),
+            },
+        }
+
+    def _always_tiled(self) -> bool:
+        """Whether Neo decodes everything in tiles by its own choice (``--neveroom``)."""
+        from backend import memory_management
+
+        return bool(memory_management.VAE_ALWAYS_TILED) and not self.tiles_are_ours
+
+    def _sizes(self, want: Asked) -> tuple[int, int, Hires | None]:
+        width, height, hires = super()._sizes(want)
+        if hires is not None and not self._is_latent_upscaler(hires.upscaler):
+            hires = dataclasses.replace(hires, upscaler=_picture_upscaler(hires.upscaler))
+        return width, height, hires
+
+    @staticmethod
+    def _is_latent_upscaler(name: str) -> bool:
+        from modules import shared
+
+        return name in (getattr(shared, "latent_upscale_modes", None) or {})
+
+    def _vae_dtype(self, card: Card) -> str:
+        from backend import memory_management
+        from backend.args import args
+
+        if stands_in(card) and not (args.fp32_vae or args.force_fp32):
+            return "fp16" if args.fp16_vae else "bf16"
+        return dtype_name(memory_management.vae_dtype(), "bf16")
+
+    def weights_dtype(self, path: str | None, card: Card) -> str:
+        """Return the UNet's type: of *Diffusion in Low Bits*, of a quantised file, else the family's half precision."""
+        from backend.args import args
+
+        chosen = str(self.option("forge_unet_storage_dtype", "Automatic"))
+        if "nf4" in chosen or "fp4" in chosen:
+            return "nf4"
+        if "float8" in chosen or args.fp8_e4m3fn_unet or args.fp8_e5m2_unet:
+            return "fp8"
+        if args.fp32_unet or args.force_fp32:
+            return "fp32"
+        if args.bf16_unet or args.fp16_unet:
+            return "bf16" if args.bf16_unet else "fp16"
+        return _as_stored(path)
+
+    def attention(self, card: Card) -> str:
+        """Return the attention that Neo chose at its start, on a stand-in card what it would choose there."""
+        from backend import attention
+
+        if stands_in(card):
+            return "sdpa"
+        return _ATTENTION.get(getattr(attention.attention_function, "__name__", ""), "sdpa")
+
+    def _loaded_family(self, path: str | None) -> str | None:
+        model = self.loaded_model()
+        if not self.is_loaded(path):
+            return None
+        config = getattr(model, "model_config", None)
+        names = [kind.__name__ for kind in type(config).__mro__]
+        if "WAN21_T2V" in names:
+            width = getattr(config, "unet_config", {}).get("dim", WAN_WIDTH_OF_14B)
+            return "wan21_14b" if width >= WAN_WIDTH_OF_14B else "wan21_1b"
+        return _FAMILIES.get(names[0])
+
+    # levers
+
+    def lever_pairs(self, original: Request, changed: Request) -> list[tuple[str, Any, Any]]:
+        """Return the switches of our own accordion: Neo has none for tiles."""
+        tiles = ("vae_tiled", original.forge.never_oom_vae, changed.forge.never_oom_vae)
+        return [tiles, *super().lever_pairs(original, changed)]
+
+    def prepare_run(self, p: Any, request: Request | None) -> None:
+        """Set tiles, the memory that stays free and the separate cond and uncond for the run of ``p``."""
+        argument = units.own_argument(p)
+        apart = not request.batch_cond_uncond if request else argument.apart
+        tiled = request.forge.never_oom_vae if request else argument.tiled
+        if tiled and not self._always_tiled():
+            run = self.runs.of(p)
+            run.of_run.set_attribute(p, "init", self._then_in_tiles(p.init, run))
+        if request is not None:
+            self._keep_free(p, request)
+        if apart:
+            run = self.runs.of(p)
+            run.of_run.set_attribute(p, "sample", sampling_apart(p.sample, run))
+
+    def _then_in_tiles(self, init: Callable[..., Any], run: Run) -> Callable[..., Any]:
+        """Return ``p.init`` that first switches tiles on: after every script's ``process``, before the first encode."""
+
+        def init_in_tiles(*arguments: Any, **named: Any) -> Any:
+            from backend import memory_management
+
+            if run.active:
+                run.of_run.set_attribute(memory_management, "VAE_ALWAYS_TILED", True)
+                run.of_run.set_attribute(self, "tiles_are_ours", True)
+            return init(*arguments, **named)
+
+        return init_in_tiles
+
+    def _keep_free(self, p: Any, request: Request) -> None:
+        """Remember what this run keeps free, when that is more than Neo's own minimum."""
+        from backend import memory_management
+
+        wanted = request.forge.inference_memory_bytes
+        if wanted > int(memory_management.minimum_inference_memory()):
+            self.runs.of(p).kept_bytes = wanted
+
+    def before_sampling(self, p: Any, latent: Any) -> None:
+        """Have Neo keep the run's memory free in the sampling that begins: a pass forgets what the last one had."""
+        from backend import memory_management
+
+        run = self.runs.find(p)
+        if run is None or not run.active or not run.kept_bytes:
+            return
+        unet = p.sd_model.forge_objects.unet.clone()
+        needed = unet.memory_required([2 * latent.shape[0], *latent.shape[1:]])
+        more = run.kept_bytes - memory_management.extra_reserved_memory() - needed // 2
+        if more > 0:
+            unet.add_extra_preserved_memory_during_sampling(int(more))
+            p.sd_model.forge_objects.unet = unet
+
+
+def _whole_groups(frames: int) -> int:
+    return max(0, frames - 1) // FRAMES_STEP * FRAMES_STEP + 1
+
+
+def _picture_upscaler(name: str) -> str:
+    """Return the upscaler that runs: the hosts' old default names one that Neo does not have."""
+    return CPU_UPSCALER if not name or name.lower().startswith("latent") else name
+
+
+def _as_stored(path: str | None) -> str:
+    """Return the type in which Neo keeps the UNet of a file by itself."""
+    checkpoint = inspect_file(path) if path else None
+    parts = checkpoint.components if checkpoint else ()
+    stored = next((part.dtype for part in parts if part.name in ("unet", "transformer")), "")
+    if stored in _QUANTISED:
+        return stored
+    family = checkpoint.family if checkpoint else None
+    return "fp16" if family is None or family in _HALF_FIRST or stored == "fp16" else "bf16"
