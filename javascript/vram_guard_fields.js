@@ -39,8 +39,8 @@
         checkpoint: {label: "Checkpoint", scope: "#quicksettings", kind: "choice"},
         text_encoders: {label: "VAE / Text Encoder", scope: "#quicksettings", kind: "tokens"},
         gpu_weights_mb: {label: "GPU Weights (MB)", scope: "#quicksettings", kind: "number"},
-        never_oom_unet: {label: "Enabled for UNet (always maximize offload)", scope: "#tab_{tab}", kind: "switch"},
-        never_oom_vae: {label: "Enabled for VAE (always tiled)", scope: "#tab_{tab}", kind: "switch"},
+        never_oom_unet: {label: "Enabled for UNet (always maximize offload)", or: "Enabled for UNet (always offload)", scope: "#tab_{tab}", kind: "switch"},
+        never_oom_vae: {label: "Enabled for VAE (always tiled)", or: "Enabled for VAE (always tile)", scope: "#tab_{tab}", kind: "switch"},
     };
     const UNIT_ENABLED = "_controlnet_enable_checkbox";
 
@@ -66,7 +66,7 @@
         if (known && (known.element ? known.element.isConnected : Date.now() - known.looked < LOOK_AGAIN_MS)) {
             return known.element;
         }
-        const element = lookForLabel(scope, entry.label);
+        const element = lookForLabel(scope, entry.label) || (entry.or ? lookForLabel(scope, entry.or) : null);
         labelled.set(key, {element: element, looked: Date.now()});
         return element;
     }

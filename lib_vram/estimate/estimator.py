@@ -27,7 +27,7 @@ from lib_vram.message import Message, say
 from lib_vram.physics.component import Component, ComponentMemory
 from lib_vram.request import Request
 
-READY_HOSTS = ("a1111", "forge", "neo")
+READY_HOSTS = ("a1111", "forge", "neo", "reforge", "classic")
 
 
 @dataclass(frozen=True)

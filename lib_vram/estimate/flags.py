@@ -16,16 +16,28 @@ OffloadMode = Literal["normal", "medvram", "lowvram"]
 FORGE_LINE = frozenset(("forge", "neo", "reforge", "classic"))
 """Hosts that move models by what is free, halve a batch and decode in tiles by themselves."""
 
-FULL_PRECISION = {"a1111": ("--no-half",), "forge": ("--all-in-fp32",), "neo": ("--force-fp32",)}
+FULL_PRECISION = {
+    "a1111": ("--no-half",), "forge": ("--all-in-fp32",), "neo": ("--force-fp32",),
+    "reforge": ("--all-in-fp32", "--fp32-unet"), "classic": ("--all-in-fp32",),
+}  # fmt: skip
 """Flags under which weights and activations are fp32 (A1111 modules/sd_models.py, Forge and Neo backend/args.py)."""
 FULL_PRECISION_VAE = {
     "a1111": ("--no-half", "--no-half-vae"), "forge": ("--vae-in-fp32",), "neo": ("--fp32-vae", "--force-fp32"),
+    "reforge": ("--vae-in-fp32",), "classic": ("--vae-in-fp32",),
 }  # fmt: skip
 
 
 def of_forge_line(request: Request) -> bool:
     """Return whether ``request`` is for Forge or one of its relatives."""
     return request.host in FORGE_LINE
+
+
+def host_tiles(request: Request) -> bool:
+    """Return whether the host decodes in tiles of its own when asked to; elsewhere the tiles are ours.
+
+    reForge has such a switch too, but it reaches nothing.
+    """
+    return of_forge_line(request) and request.host != "reforge"
 
 
 def has_flag(request: Request, flag: str, value: str | None = None) -> bool:

@@ -116,7 +116,7 @@ def forge_decides(
     else, so they take only what its own figures leave over.
     """
     memory = ForgeMemory(empty_bytes, request.forge.inference_memory_bytes, fully_swapped=request.forge.never_oom_unet)
-    return tuple(_decide(request, work, weights, memory) for work in works)
+    return tuple(decide(request, work, weights, memory) for work in works)
 
 
 def forge_least(request: Request, works: tuple[Work, ...], weights: ModelWeights, empty_bytes: int) -> tuple[int, ...]:
@@ -179,7 +179,8 @@ def models_of(request: Request, work: Work, weights: ModelWeights) -> tuple[Mode
     ))  # fmt: skip
 
 
-def _decide(request: Request, work: Work, weights: ModelWeights, memory: ForgeMemory) -> Decided:
+def decide(request: Request, work: Work, weights: ModelWeights, memory: ForgeMemory) -> Decided:
+    """Return what ``memory`` makes of ``work``: how it runs, and what is on the card meanwhile."""
     before_bytes = sum(size for name, size in work.held if name != "control_outputs")
     memory.load(models_of(request, work, weights), _required_bytes(request, work))
     component = _as_forge_runs_it(work, memory.free_bytes(before_bytes))

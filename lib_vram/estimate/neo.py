@@ -65,7 +65,7 @@ class Rules:
 
 def rules_of(request: Request) -> Rules:
     """Return the rules for ``request``."""
-    reserved_bytes = max(_reserved_bytes(request), request.forge.inference_memory_bytes - MINIMUM_BYTES)
+    reserved_bytes = max(reserved_by_flag(request), request.forge.inference_memory_bytes - MINIMUM_BYTES)
     swapped = request.forge.never_oom_unet or has_flag(request, "--novram") or has_flag(request, "--neveroom")
     off_nvidia = any(name in request.device.name.lower() + " " for name in OTHER_MAKERS)
     return Rules(
@@ -78,7 +78,7 @@ def rules_of(request: Request) -> Rules:
     )
 
 
-def _reserved_bytes(request: Request) -> int:
+def reserved_by_flag(request: Request) -> int:
     """Return what ``--reserve-vram`` asks for in GiB, else Neo's own figure."""
     arguments = request.host_args
     for place, argument in enumerate(arguments):

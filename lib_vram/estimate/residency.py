@@ -11,7 +11,7 @@ no flag                everything                               everything
 
 A ControlNet stays in every phase, unless its *Low VRAM* is ticked: then only during its own turn.
 Forge and its relatives decide by the memory that is free at that moment: see :mod:`lib_vram.estimate.forge`,
-:mod:`lib_vram.estimate.neo`.
+:mod:`lib_vram.estimate.neo`, :mod:`lib_vram.estimate.reforge`, :mod:`lib_vram.estimate.classic`.
 On top of all that comes what the driver and the library's kernels hold: :data:`CONTEXT_BYTES`.
 """
 
@@ -21,9 +21,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from lib_vram.estimate.classic import classic_decides, classic_least
 from lib_vram.estimate.flags import OffloadMode, compute_dtype, offload_mode
 from lib_vram.estimate.forge import Decided, forge_decides, forge_least
 from lib_vram.estimate.neo import neo_decides, neo_least
+from lib_vram.estimate.reforge import reforge_decides, reforge_least
 from lib_vram.estimate.timeline import Sizes, Work, Worker, looks_at_free_memory
 from lib_vram.estimate.weights import ModelWeights, controlnet_bytes
 from lib_vram.physics.component import Component
@@ -65,9 +67,13 @@ WEIGHTS = frozenset(("unet", "text_encoders", "vae", "controlnet"))
 Rule = Callable[[Request, tuple[Work, ...], ModelWeights, int], tuple[Decided, ...]]
 Bound = Callable[[Request, tuple[Work, ...], ModelWeights, int], tuple[int, ...]]
 
-DECIDES: dict[HostName, Rule] = {"forge": forge_decides, "neo": neo_decides}
+DECIDES: dict[HostName, Rule] = {
+    "forge": forge_decides, "neo": neo_decides, "reforge": reforge_decides, "classic": classic_decides,
+}  # fmt: skip
 """Hosts that move models by what is free; the others keep what :data:`A1111_KEEPS` says."""
-LEAST: dict[HostName, Bound] = {"forge": forge_least, "neo": neo_least}
+LEAST: dict[HostName, Bound] = {
+    "forge": forge_least, "neo": neo_least, "reforge": reforge_least, "classic": classic_least,
+}  # fmt: skip
 """For the same hosts, a lower bound of what they keep on the device."""
 
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 from lib_vram.estimate.flags import (
     compute_dtype,
-    of_forge_line,
+    host_tiles,
     offload_mode,
     replayed_conf,
     uses_two_halves,
@@ -265,7 +265,7 @@ def _vae_component(
         return whole
     if tile >= max(width, height):
         return replace(whole, batch=1)
-    if of_forge_line(request):
+    if host_tiles(request):
         return replace(whole, batch=1, tile=tile)
     return _in_our_tiles(whole, tile)
 
@@ -282,7 +282,7 @@ def _in_our_tiles(whole: Component, tile: int) -> Component:
 
 def vae_tile(request: Request, part: Literal["vae_decode", "vae_encode"]) -> int | None:
     """Return the side of the VAE's tiles in pixels, ``None`` when it works on the whole picture."""
-    if of_forge_line(request):
+    if host_tiles(request):
         return forge_tile(request)
     if request.vae.tiled and part == "vae_decode":
         return request.vae.tile_size or DEFAULT_TILE

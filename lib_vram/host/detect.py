@@ -29,7 +29,7 @@ def _kinds() -> tuple[tuple[Callable[[], bool], Callable[[], Host]], ...]:
         (_is_sdnext, _not_supported("SD.Next")),
         (_is_neo, _neo),
         (lambda: _exists("backend.memory_management"), _forge),
-        (lambda: _exists("ldm_patched.modules.model_management"), _not_supported("reForge, Forge Classic")),
+        (lambda: _exists("ldm_patched.modules.model_management"), _reforge_or_classic),
         (lambda: _exists("modules.lowvram"), _a1111),
     )
 
@@ -67,6 +67,17 @@ def _neo() -> Host:
     from lib_vram.host.neo import Neo
 
     return Neo()
+
+
+def _reforge_or_classic() -> Host:
+    """reForge has moved to a later state of the code that both come from; the Forge before that is as Classic is."""
+    if _exists("ldm_patched.modules.patcher_extension"):
+        from lib_vram.host.reforge import Reforge
+
+        return Reforge()
+    from lib_vram.host.classic import Classic
+
+    return Classic()
 
 
 def _a1111() -> Host:

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lib_vram.estimate.flags import of_forge_line, uses_two_halves
+from lib_vram.estimate.flags import host_tiles, uses_two_halves
 from lib_vram.estimate.timeline import DEFAULT_TILE, computed_side
 from lib_vram.message import Message, say
 from lib_vram.plan.result import Cost
@@ -29,7 +29,7 @@ MULTIPLE = 8
 """Sizes stay on whole rows of the latent."""
 TILE_CANDIDATES = tuple(range(1024, 255, -64))
 """Sides of a tile in pixels: our own slider's step; below 256 the overlap is most of the tile."""
-TILED_TEXTS = {"forge": "plan.vae_tiled_forge"}
+TILED_TEXTS = {"forge": "plan.vae_tiled_forge", "classic": "plan.vae_tiled_forge"}
 """Where the host has a switch of its own for decoding in tiles, the text that names it."""
 FORGE_TILED_FROM = 128
 """Forge's tiled decode fails for pictures with a side below this many pixels (its blending window is larger)."""
@@ -105,7 +105,7 @@ def _batch_text(before: Request, after: Request) -> Message:
 
 
 def _tiles(request: Request) -> tuple[Candidate, ...]:
-    if of_forge_line(request):
+    if host_tiles(request):
         too_small = min(request.width, request.height) < FORGE_TILED_FROM
         return () if too_small or request.forge.never_oom_vae or request.vae.tiled else (True,)
     now = _tile(request) if request.vae.tiled else TILE_CANDIDATES[0] + 1
@@ -113,19 +113,19 @@ def _tiles(request: Request) -> tuple[Candidate, ...]:
 
 
 def _with_tile(request: Request, tile: Candidate) -> Request:
-    if of_forge_line(request):
+    if host_tiles(request):
         return request.replace(forge=replace(request.forge, never_oom_vae=True))
     return request.replace(vae=replace(request.vae, tiled=True, tile_size=tile))
 
 
 def _tile_field(request: Request) -> str:
-    if of_forge_line(request):
+    if host_tiles(request):
         return "forge.never_oom_vae"
     return "vae.tile_size" if request.vae.tiled else "vae.tiled"
 
 
 def _tile_value(request: Request) -> bool | int:
-    if of_forge_line(request):
+    if host_tiles(request):
         return request.forge.never_oom_vae
     return _tile(request) if request.vae.tiled else False
 
@@ -135,7 +135,7 @@ def _tile(request: Request) -> int:
 
 
 def _tile_text(before: Request, after: Request) -> Message:
-    if of_forge_line(after):
+    if host_tiles(after):
         return say(TILED_TEXTS.get(after.host, "plan.vae_tiled_by_host"))
     if before.vae.tiled:
         return say("plan.vae_smaller_tiles", before=_tile(before), tile=_tile(after))

@@ -19,7 +19,7 @@ from itertools import product
 from typing import Any
 
 from lib_vram.estimate.estimator import could_fit, estimate, failing_phase, measure
-from lib_vram.estimate.flags import of_forge_line
+from lib_vram.estimate.flags import host_tiles, of_forge_line
 from lib_vram.estimate.physics import COMPUTED, Physics
 from lib_vram.estimate.result import Estimate, PhaseName
 from lib_vram.estimate.timeline import Worker
@@ -141,7 +141,7 @@ def _time_choices(
     """
     samples: dict[Choices, PhaseName | None] = {}
     second_best: Choices | None = None
-    without_tiles = request.host == "a1111" and request.live_preview != "full"  # full previews decode in them
+    without_tiles = not host_tiles(request) and request.live_preview != "full"  # full previews decode in them
     for choices in _time_options(request):
         sampling = choices
         if without_tiles:

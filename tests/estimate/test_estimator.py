@@ -62,7 +62,7 @@ def test_what_others_hold_is_taken_off():
     assert estimate(request, physics).available_bytes == 5 * GIB
 
 
-@pytest.mark.parametrize("host", ["reforge", "classic", "diffusers"])
+@pytest.mark.parametrize("host", ["diffusers"])
 def test_other_hosts_are_unknown_and_not_guessed(host):
     result = estimate(a_request(host=host), physics)
     assert (result.verdict, result.phases, result.binding_phase) == ("unknown", (), None)

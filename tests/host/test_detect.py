@@ -42,16 +42,13 @@ def test_a_host_is_known_by_its_modules(modules, names, title):
     ("names", "named"),
     [
         ((*A1111, "modules.sd_offload"), "SD.Next"),
-        ((*A1111, "ldm_patched.modules.model_management"), "reForge, Forge Classic"),
     ],
 )
 def test_a_host_that_is_not_supported_gets_one_clear_line(modules, names, named):
     modules(*names)
-    if "ldm_patched.modules.model_management" in names:
-        modules("ldm_patched.modules")
     with pytest.raises(HostFault) as fault:
         detect.current()
-    assert str(fault.value) == f"VRAM Guard does not support {named} yet and does nothing here."
+    assert str(fault.value) == f"VRAM Guard does not support {named} and does nothing here."
 
 
 def test_outside_a_webui_that_is_said(modules):

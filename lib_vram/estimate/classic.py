@@ -1,0 +1,78 @@
+"""Forge Classic's memory manager: Forge's of early 2024, with a fixed reserve of 1 GiB.
+
+Follows ldm_patched/modules/model_management.py, samplers.py and sd.py of Forge Classic (branch "classic", February
+2025). What it believes the UNet and the VAE need, and which models it sends away for that, is as in later Forges;
+but a need larger than the reserve only sends other models away. How much of a model is loaded goes by the reserve
+alone (``minimum_inference_memory``, here ``request.forge.inference_memory_bytes``).
+"""
+
+from __future__ import annotations
+
+from lib_vram.estimate.flags import has_flag
+from lib_vram.estimate.forge import MODEL_FACTOR, Decided, ForgeMemory, Model, decide, models_of
+from lib_vram.estimate.timeline import Work
+from lib_vram.estimate.weights import ModelWeights
+from lib_vram.request import Request
+
+
+class ClassicMemory(ForgeMemory):
+    """The loaded models. ``whole`` is ``--always-high-vram``: every model is loaded whole, whether it fits or not."""
+
+    def __init__(self, empty_bytes: int, inference_bytes: int, *, fully_swapped: bool, whole: bool) -> None:
+        super().__init__(empty_bytes, inference_bytes, fully_swapped=fully_swapped)
+        self.whole = whole
+
+    def _part_that_fits(self, model: Model) -> int:
+        if self.whole:
+            return model.size_bytes
+        if self.fully_swapped:
+            return 0
+        return part_that_fits(model.size_bytes, self.free_bytes(), self.inference_bytes)
+
+
+def part_that_fits(size_bytes: int, free_bytes: int, inference_bytes: int) -> int:
+    """Return how much of a model Classic puts on the card: all of it when the reserve stays free, else a part."""
+    if free_bytes - inference_bytes >= size_bytes:
+        return size_bytes
+    return _least_part(size_bytes, free_bytes, inference_bytes)
+
+
+def classic_decides(
+    request: Request, works: tuple[Work, ...], weights: ModelWeights, empty_bytes: int
+) -> tuple[Decided, ...]:
+    """Return for each work what Classic has on the card then, for one generation on a card it finds empty."""
+    memory = ClassicMemory(
+        empty_bytes,
+        request.forge.inference_memory_bytes,
+        fully_swapped=_swaps_all(request),
+        whole=_keeps_whole(request),
+    )
+    return tuple(decide(request, work, weights, memory) for work in works)
+
+
+def classic_least(
+    request: Request, works: tuple[Work, ...], weights: ModelWeights, empty_bytes: int
+) -> tuple[int, ...]:
+    """Return for each work a lower bound of what Classic has on the card: the work's first model on an empty card.
+
+    It does not depend on the size of the picture, because the part that is loaded does not.
+    """
+    least = []
+    for work in works:
+        first = models_of(request, work, weights)[0]
+        held_bytes = sum(size // 2 if name == "control_outputs" else size for name, size in work.held)
+        part_bytes = _least_part(first.size_bytes, empty_bytes, request.forge.inference_memory_bytes)
+        least.append(held_bytes + (0 if _swaps_all(request) else part_bytes))
+    return tuple(least)
+
+
+def _least_part(size_bytes: int, free_bytes: int, inference_bytes: int) -> int:
+    return min(size_bytes, int(max(0, (free_bytes - inference_bytes) / MODEL_FACTOR)))
+
+
+def _swaps_all(request: Request) -> bool:
+    return request.forge.never_oom_unet or has_flag(request, "--always-no-vram")
+
+
+def _keeps_whole(request: Request) -> bool:
+    return has_flag(request, "--always-high-vram") or has_flag(request, "--always-gpu")

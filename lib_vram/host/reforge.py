@@ -1,0 +1,90 @@
+"""reForge: it moves models layer by layer above a reserve; its *Never OOM* switch for the VAE reaches nothing.
+
+What that switch sets is read by ``VAE.decode_inner``, which nobody calls: pictures are decoded whole, and in tiles
+only after the card has run out. So the tiles are ours here, as on A1111.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from lib_vram.host import units
+from lib_vram.host.a1111 import own_tiles
+from lib_vram.host.asked import Asked
+from lib_vram.host.forge import UNET
+from lib_vram.host.ldm_patched import LdmPatched
+from lib_vram.machine.card import Card
+from lib_vram.request import HostName, Request
+
+
+class Reforge(LdmPatched):
+    """Panchovix's reForge."""
+
+    name: HostName = "reforge"
+    title = "reForge"
+    has_tiles_switch = has_tile_size = True
+
+    def asked(self, p: Any) -> Asked:
+        """Return what ``p`` asks for; an installed *Tiled VAE* that is on counts as tiled."""
+        want = super().asked(p)
+        tile = units.tiled_vae_tile(p)
+        return want if tile is None else dataclasses.replace(want, tiled=True, tile_size=tile)
+
+    def host_part(self, want: Asked, card: Card) -> dict[str, Any]:
+        """Return the VAE with our tiles, the reserve, and whether cond and uncond go together."""
+        vae: dict[str, Any] = {"dtype": self.vae_dtype(card), "tiled": want.tiled}
+        if want.tiled:
+            vae["tile_size"] = want.tile_size
+        return {
+            "vae": vae,
+            "batch_cond_uncond": not want.apart,
+            "forge": {"inference_memory_bytes": self.reserve_bytes(), "never_oom_unet": want.never_oom_unet},
+        }
+
+    def vae_dtype_to_come(self) -> Any:
+        """Return the torch type in which reForge would load the VAE of SD 1, SD 2 or SDXL."""
+        import torch
+        from ldm_patched.modules import model_management
+
+        return model_management.vae_dtype(model_management.vae_device(), [torch.bfloat16, torch.float32])
+
+    def lever_pairs(self, original: Request, changed: Request) -> list[tuple[str, Any, Any]]:
+        """Return the switches of our own accordion, and *Never OOM*'s for the UNet."""
+        pairs = [("vae_tiled", original.vae.tiled, changed.vae.tiled)]
+        if changed.vae.tiled and changed.vae.tile_size:
+            pairs.append(("vae_tile_size", original.vae.tile_size, changed.vae.tile_size))
+        return pairs + super().lever_pairs(original, changed)
+
+    def prepare_run(self, p: Any, request: Request | None) -> None:
+        """Switch on our tiles, the reserve and the separate cond and uncond for the run of ``p``."""
+        argument = units.own_argument(p)
+        apart = not request.batch_cond_uncond if request else argument.apart
+        tiled = request.vae.tiled if request else argument.tiled
+        if request is not None:
+            self.never_oom(p, {UNET: request.forge.never_oom_unet})
+            self.reserve(p, request.forge.inference_memory_bytes)
+        if tiled and units.tiled_vae_tile(p) is None:
+            own_tiles(self.runs.of(p), (request.vae.tile_size if request else None) or argument.tile_size)
+        if apart:
+            self.sample_apart(p, "calc_cond_batch", _one_by_one)
+
+
+def _one_by_one(together: Callable[..., Any]) -> Callable[..., Any]:
+    """Return reForge's function for a list of conditions as one call for each of them that is there."""
+
+    def calc_cond_batch(model: Any, conds: list[Any], *rest: Any) -> Any:
+        present = [place for place, cond in enumerate(conds) if cond is not None]
+        if len(present) < 2:
+            return together(model, conds, *rest)
+        results = list(together(model, _only(conds, present[0]), *rest))
+        for place in present[1:]:
+            results[place] = together(model, _only(conds, place), *rest)[place]
+        return results
+
+    return calc_cond_batch
+
+
+def _only(conds: list[Any], kept: int) -> list[Any]:
+    return [cond if place == kept else None for place, cond in enumerate(conds)]
