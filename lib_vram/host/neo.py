@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 from collections.abc import Callable
 from typing import Any
@@ -11,12 +12,14 @@ from lib_vram.errors import NotReady
 from lib_vram.host import units
 from lib_vram.host.asked import Asked
 from lib_vram.host.forge import sampling_apart
-from lib_vram.host.patches import Run
+from lib_vram.host.neo_failure import show_the_cause
+from lib_vram.host.patches import Patches, Run
 from lib_vram.host.webui import WebUI, dtype_name, stands_in
 from lib_vram.machine.card import Card
 from lib_vram.model.inspect import inspect_file
 from lib_vram.request import Hires, HostName, Request
 
+LOGGER = "vram_guard"
 CPU_UPSCALER = "None"
 """Neo's name for enlarging the picture itself, which is what it does where no Latent upscaler is known."""
 FRAMES_STEP = 4
@@ -59,6 +62,21 @@ class Neo(WebUI):
         super().__init__()
         self.tiles_are_ours = False
         """Whether Neo's switch for tiles is on because a run of ours has set it."""
+        self._lasting = Patches()
+
+    def start(self) -> None:
+        """Let the log have our warnings, which Neo's own level hides, and the page the cause of a failure."""
+        logger = logging.getLogger(LOGGER)
+        if logger.level == logging.NOTSET:
+            logger.setLevel(logging.WARNING)
+        self._lasting.undo()
+        show_the_cause(self._lasting, lambda: self.settings().language)
+
+    def restore(self, p: Any = None) -> None:
+        """Undo what was changed for the run of ``p``; for ``None`` everything, the telling of causes too."""
+        super().restore(p)
+        if p is None:
+            self._lasting.undo()
 
     def version(self) -> str:
         """Return Neo's version: ``neo-2.26``."""
