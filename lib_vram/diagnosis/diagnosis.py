@@ -10,7 +10,7 @@ from lib_vram.diagnosis.attention_size import attention_evidence
 from lib_vram.diagnosis.cause import Cause, Found, cause_of
 from lib_vram.diagnosis.context import Context, context_evidence, symptom_by_context
 from lib_vram.diagnosis.figures import read_figures, read_processes
-from lib_vram.diagnosis.fragments import Fragment, Kind
+from lib_vram.diagnosis.fragments import WENT_ON, Fragment, Kind
 from lib_vram.diagnosis.numbers import Numbers, numbers_of
 from lib_vram.diagnosis.phase import phase_of
 from lib_vram.diagnosis.scan import Hit, Log, find_hits, read_log
@@ -79,10 +79,24 @@ def diagnose(text: str | bytes, context: Context | None = None) -> Diagnosis:
     context = context or Context()
     log = read_log(text)
     hits = find_hits(log)
-    first = min(hits, key=lambda hit: (hit.fragment.tier, hit.order), default=None) or slow_steps(log)
+    first = _first(log, hits) or slow_steps(log)
     if first is None:
         return _unknown(log, context)
     return _diagnosis(log, first, hits, context)
+
+
+def _first(log: Log, hits: list[Hit]) -> Hit | None:
+    """Return the first real cause: by tier and then by place, unless the very next lines say that the run went on."""
+    retried = {hit.fragment.kind: hit for hit in reversed(hits) if hit.fragment.tier == WENT_ON}
+    ranked = sorted(hits, key=lambda hit: (hit.fragment.tier, hit.order))
+    for hit in ranked[:8]:
+        after = retried.get(hit.fragment.kind)
+        if after is None or hit.fragment.recovered:
+            return hit
+        lines = log.window(log.place_of(hit))[1].lower().splitlines()[1:4]
+        if not any(after.line.decode("utf-8", "replace").strip() in line for line in lines):
+            return hit
+    return ranked[0] if ranked else None
 
 
 def _diagnosis(log: Log, first: Hit, hits: list[Hit], context: Context) -> Diagnosis:

@@ -17,10 +17,10 @@ from lib_vram.diagnosis.fragments import FRAGMENTS, SLOW_STEPS, Fragment
 HEAD_BYTES = 8 * 1024**2
 TAIL_BYTES = 2 * 1024**2
 """What is read of a longer text: its beginning, where the first cause stands, and its end."""
-MOST_LINES = 8000
-MOST_LINES_OF_A_STEM = 1500
+MOST_LINES = 3000
+MOST_LINES_OF_A_STEM = 600
 """Lines of interest that are looked at; a log of nothing but errors says no more after these."""
-LINE_LIMIT = 2000
+LINE_LIMIT = 400
 """Bytes of a line that are looked at on either side of what made it interesting."""
 BEFORE_BYTES = 24 * 1024
 AFTER_BYTES = 6 * 1024
@@ -29,10 +29,13 @@ AFTER_BYTES = 6 * 1024
 STEMS: tuple[bytes, ...] = tuple(
     item.encode()
     for item in (
-        "error", "memory", "alloc", "fail", "not enough", "insuff", "kill", "corrupt", "invalid", "unable", "driver",
-        "device", "gpu ", "exit", "code", "status", "not compiled", "compatib", "support", "nan", "trunc", "dtype",
-        "space", "paging", "resource", "mismatch", "incomplete", "unexpected", "magic", "header", "signal", "buffer",
-        "algorithm", "library", "available", "illegal", "cuda ", "timeout", "3221225", "retrying",
+        "error", "memory", "alloc", "fail", "not enough", "insuff", "kill", "invalid", "unable", "driver", "device",
+        "gpu ", "status", "not compiled", "support", "trunc", "dtype", "paging", "resource", "mismatch", "unexpected",
+        "header", "buffer", "library", "available", "illegal", "cuda ", "timeout", "3221225", "trying", "errno",
+        "0xc000", "out of", "could not", "exceed", "space", "batch size", "oom", "too ", "not find", "corrupt",
+        "incomplete", "not match", "speicher", "pickl", "in file", "compatib", "magic", "within", "ndarray", "vram",
+        "wrong", "no nvidia", "could", "built", "fall", "reduc", "signal", "input", "ptx", "file", "nan", "cudnn",
+        "misalig", "insuficiente", "expected ", "no queda", "requested", "disk", "convert",
     )
 )  # fmt: skip
 """Pieces of words that most fragments share: these are looked for, and what stands around them is then looked at.
@@ -40,7 +43,9 @@ STEMS: tuple[bytes, ...] = tuple(
 Only a matter of speed: a fragment that holds none of them is looked for by itself.
 """
 
-_PROGRESS = (b"it/s", b"s/it", b"B/s")
+UNIQUE_HEAD_BYTES = 1024**2
+UNIQUE_TAIL_BYTES = 1024**2 // 2
+"""What is searched of the lines that are left: the first of each sort, and the last."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +102,10 @@ def read_log(text: str | bytes) -> Log:
     content = text.encode("utf-8", "replace") if isinstance(text, str) else _utf8(text)
     if len(content) > HEAD_BYTES + TAIL_BYTES:
         content = content[:HEAD_BYTES] + b"\n" + content[-TAIL_BYTES:]
-    return Log(content.replace(b"\r", b"\n"))
+    content = content.replace(b"\r", b"\n")
+    for end in (b"it/s]", b"s/it]"):  # an error that follows a progress bar has no line of its own
+        content = content.replace(end, end + b"\n")
+    return Log(content)
 
 
 def _utf8(content: bytes) -> bytes:
@@ -124,20 +132,52 @@ def find_hits(log: Log) -> list[Hit]:
 
 def _interesting(content: bytes, stems: tuple[bytes, ...]) -> list[tuple[bytes, list[bytes]]]:
     """Return the lines with any of ``stems``, in small letters, each with those it has."""
-    lines = dict.fromkeys(content.lower().split(b"\n"))
-    kept = [line for line in lines if not any(mark in line for mark in _PROGRESS)]
-    joined = b"\n".join(kept)
+    joined = _unique(content.lower())
     found: dict[int, tuple[bytes, list[bytes]]] = {}
+    is_ascii = joined.isascii()
     for stem in stems:
+        if is_ascii and not stem.isascii():
+            continue
         place, left = joined.find(stem), MOST_LINES_OF_A_STEM
         while place >= 0 and left > 0 and len(found) < MOST_LINES:
             left -= 1
-            begin = max(joined.rfind(b"\n", 0, place) + 1, place - LINE_LIMIT)
-            end = joined.find(b"\n", place)
-            stop = min(end if end >= 0 else len(joined), place + LINE_LIMIT)
+            low, high = max(0, place - LINE_LIMIT), place + LINE_LIMIT
+            begin = max(joined.rfind(b"\n", low, place) + 1, low)
+            end = joined.find(b"\n", place, high)
+            stop = end if end >= 0 else min(high, len(joined))
             found.setdefault(begin, (joined[begin:stop], []))[1].append(stem)
             place = joined.find(stem, stop)
     return [found[begin] for begin in sorted(found)]
+
+
+def _unique(small: bytes) -> bytes:
+    """Return the lines of ``small`` without progress bars and repetitions, bounded in sum."""
+    lines = list(dict.fromkeys(small.split(b"\n")))
+    head = _alike_once(lines, UNIQUE_HEAD_BYTES)
+    joined = b"\n".join(head)
+    if len(joined) < UNIQUE_HEAD_BYTES:
+        return joined
+    return joined + b"\n" + b"\n".join(reversed(_alike_once(lines[:-20000:-1], UNIQUE_TAIL_BYTES)))
+
+
+def _alike_once(lines: list[bytes], most_bytes: int) -> list[bytes]:
+    """Return the first of each sort of ``lines``, without progress bars, until they are ``most_bytes`` long."""
+    kept: dict[bytes, bytes] = {}
+    for line in lines:
+        if b"it/s" in line or b"s/it" in line:
+            continue
+        bare = line.translate(None, b"0123456789")
+        if len(bare) != len(line) and (
+            b"error" in bare or b"errno" in bare or b"code" in bare or b"exit" in bare or b"xid" in bare
+        ):
+            bare = line  # here figures make the difference
+        if bare not in kept:
+            kept[bare] = line
+            most_bytes -= len(line)
+            if most_bytes <= 0:
+                kept[bare] = line[:most_bytes] if most_bytes < 0 else line
+                break
+    return list(kept.values())
 
 
 @lru_cache(maxsize=1)
