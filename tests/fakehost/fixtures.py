@@ -1,4 +1,10 @@
-"""Fixtures over the fake hosts; imported by the ``conftest.py`` of the folders that use them."""
+"""Fixtures over the fake hosts; imported by the ``conftest.py`` of the folders that use them.
+
+``fake`` is a host with the extension loaded, one after the other of :data:`tests.fakehost.hosts.HOSTS`; a test module
+about one host alone overrides ``host_name`` with its own fixture. ``fake.make(...)`` gives a processing object,
+``page_run(p)`` and ``api_run(p)`` run it, ``fake.record`` tells what the host did, ``fake.load_scripts()`` is
+*Reload UI*, ``fake.runner.add(script, defaults)`` adds another extension's script behind ours.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +21,7 @@ from lib_vram import callbacks
 from lib_vram.guard import fail_open
 from lib_vram.host import webui as host_webui
 from lib_vram.machine.card import Card
+from tests.fakehost.hosts import HOSTS
 from tests.fakehost.webui import FakeHost, forget_modules
 
 GIB = 1024**3
@@ -31,7 +38,7 @@ def _marking(decoder: SimpleNamespace, tile_size: int) -> Iterator[bool]:
         del decoder.vram_guard_tile_size
 
 
-@pytest.fixture(params=["a1111", "forge"])
+@pytest.fixture(params=list(HOSTS))
 def host_name(request: pytest.FixtureRequest) -> str:
     """The hosts, one after the other."""
     return request.param
@@ -44,12 +51,13 @@ def fake(host_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
     checkpoint.write_bytes(b"")
     for name in forget_modules():
         monkeypatch.delitem(sys.modules, name)
-    made = FakeHost(host_name, checkpoint)
+    made = HOSTS[host_name](checkpoint)
     for name, module in made.modules.items():
         monkeypatch.setitem(sys.modules, name, module)
     inspected = SimpleNamespace(family="sd15", components=(), problems=())
     monkeypatch.setattr(host_webui, "inspect_file", lambda path: inspected)
-    monkeypatch.setattr("lib_vram.host.forge.inspect_file", lambda path: inspected)
+    for name in made.reads_headers_in:
+        monkeypatch.setattr(f"{name}.inspect_file", lambda path: inspected)
     monkeypatch.setattr(host_webui, "current_card", lambda: CARD)
     monkeypatch.setattr(sys, "argv", ["launch.py"])
     tiles = SimpleNamespace(tiled=_marking)

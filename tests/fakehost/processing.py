@@ -128,13 +128,15 @@ def process_images(p: Processing) -> list[Picture]:
     try:
         host.opts.data.update(p.override_settings)
         host.load_model()
-        return _inner(p)
+        return host.modules["modules.processing"].process_images_inner(p)
     finally:
         if p.override_settings_restore_afterwards:
             host.opts.data.update(stored)
 
 
-def _inner(p: Processing) -> list[Picture]:
+def process_images_inner(p: Processing) -> list[Picture]:
+    """Everything from the settled fields to the pictures."""
+    p.host.settle(p)
     all_seeds = [p.seed + index for index in range(p.batch_size * p.n_iter)]
     if p.scripts is not None:
         p.scripts.run_hook("process", p)

@@ -1,4 +1,8 @@
-"""The modules of A1111 and Forge that VRAM Guard touches, put into ``sys.modules`` for one test."""
+"""What all fake hosts share: the modules of the A1111 line that VRAM Guard touches, put into ``sys.modules``.
+
+A host is one small file with a subclass of :class:`FakeHost`: ``build`` makes its own modules, ``sample`` and
+``decode`` record what its UNet and its VAE would have done, ``own_scripts`` are the scripts that come with it.
+"""
 
 from __future__ import annotations
 
@@ -47,19 +51,6 @@ class Script:
         return ""
 
 
-class NeverOom(Script):
-    """Forge's own switches: writes what its arguments say, in its ``process``, at every run."""
-
-    def __init__(self, host: FakeHost) -> None:
-        self.host = host
-
-    def title(self) -> str:
-        return "Never OOM Integrated"
-
-    def process(self, p: Any, unet: bool, vae: bool) -> None:
-        self.host.modules["backend.memory_management"].VAE_ALWAYS_TILED = vae
-
-
 class ControlNetScript(Script):
     def title(self) -> str:
         return "ControlNet"
@@ -93,8 +84,11 @@ class Runner:
 class FakeHost:
     """One host. ``record`` tells what it did."""
 
-    def __init__(self, name: str, checkpoint: Path) -> None:
-        self.name = name
+    name = ""
+    reads_headers_in: tuple[str, ...] = ()
+    """Modules of ours that read a checkpoint's header for this host by a name of their own (``inspect_file``)."""
+
+    def __init__(self, checkpoint: Path) -> None:
         self.record = Record()
         self.modules: dict[str, ModuleType] = {}
         self.opts = Options(
@@ -103,7 +97,8 @@ class FakeHost:
         )  # fmt: skip
         self.callbacks: dict[str, list[Any]] = {}
         self.model: Any = None
-        self._build(checkpoint)
+        self._common(checkpoint)
+        self.build()
         self.runner = Runner(self)
 
     def make(self, kind: type = Txt2Img, *, own: Any = None, own_title: str = "VRAM Guard", **fields: Any) -> Any:
@@ -122,21 +117,24 @@ class FakeHost:
     def load_model(self) -> None:
         self.record.models_loaded += 1
 
+    def settle(self, p: Any) -> None:
+        """Change ``p`` as the host does between ``before_process`` and ``process``; most do nothing."""
+
     def sample(self, p: Any) -> None:
-        if self.name == "forge":
-            function = self.modules["backend.sampling.sampling_function"]
-            function.calc_cond_uncond_batch("model", ["cond"], ["uncond"], p.batch_size, 0.5, {})
-        elif self.opts.batch_cond_uncond:
-            self.record.unet_batches.append(2 * p.batch_size)
-        else:
-            self.record.unet_batches += [p.batch_size, p.batch_size]
+        """Record in ``record.unet_batches`` how many latents each call of the UNet gets."""
+        raise NotImplementedError
 
     def decode(self, p: Any) -> None:
-        if self.name == "forge":
-            tiled = self.modules["backend.memory_management"].VAE_ALWAYS_TILED
-            self.record.decodes.append("tiled" if tiled else "whole")
-        else:
-            self.modules["modules.sd_samplers_common"].samples_to_images_tensor("latent", 0, self.model)
+        """Record in ``record.decodes`` how the VAE decodes."""
+        raise NotImplementedError
+
+    def own_scripts(self) -> list[tuple[Script, list[Any]]]:
+        """Return the always-on scripts that come with the host, each with its arguments' defaults."""
+        return []
+
+    def build(self) -> None:
+        """Make the host's own modules and options."""
+        raise NotImplementedError
 
     def load_scripts(self) -> None:
         """Clear the callbacks and run the extension's script file, as the host does at its start and on *Reload UI*."""
@@ -148,19 +146,14 @@ class FakeHost:
         for thing in vars(module).values():
             if isinstance(thing, type) and issubclass(thing, Script) and thing is not Script:
                 self.runner.add(thing(), ["", False, 768, False])
-        if self.name == "forge":
-            self.runner.add(NeverOom(self), [False, False])
-        self.runner.add(ControlNetScript(), [None, None])
+        for script, defaults in [*self.own_scripts(), (ControlNetScript(), [None, None])]:
+            self.runner.add(script, defaults)
 
     def unload_scripts(self) -> None:
         for callback in self.callbacks.get("script_unloaded", []):
             callback()
 
     # building
-
-    def _build(self, checkpoint: Path) -> None:
-        self._common(checkpoint)
-        self._a1111() if self.name == "a1111" else self._forge()
 
     def module(self, name: str, **members: Any) -> ModuleType:
         """Make a module and its parents."""
@@ -193,55 +186,12 @@ class FakeHost:
             get_closet_checkpoint_match=lambda name: info if name == "model.safetensors" else None,
         )  # fmt: skip
         self.module("modules.extra_networks", parse_prompts=_parse_prompts)
-        self.module("modules.processing", process_images=processing.process_images)
+        self.module("modules.processing", process_images=processing.process_images,
+            process_images_inner=processing.process_images_inner,
+        )
 
     def _callback(self, name: str) -> Any:
         return lambda function: self.callbacks.setdefault(name, []).append(function)
-
-    def _a1111(self) -> None:
-        self.opts.data |= {
-            "fp8_storage": "Disable",
-            "cross_attention_optimization": "Automatic",
-        }
-        self.opts.data_labels["batch_cond_uncond"] = SimpleNamespace(default=True)  # not in the settings file
-        self.module("modules.lowvram")
-        self.module("modules.devices", dtype="torch.float16", dtype_vae="torch.float16")
-        sdp = SimpleNamespace(name="sdp", cmd_opt="opt_sdp_attention", title=lambda: "sdp - scaled dot product")
-        self.module("modules.sd_hijack", current_optimizer=sdp, optimizers=[sdp])
-        self.module("modules.launch_utils", git_tag=lambda: "v1.10.1")
-        self.model = SimpleNamespace(first_stage_model=SimpleNamespace(decoder=SimpleNamespace(forward=None)))
-        self.modules["modules.shared"].sd_model = self.model
-
-        def samples_to_images_tensor(sample: Any, approximation: Any = None, model: Any = None) -> str:
-            tile = vars(model.first_stage_model.decoder).get("vram_guard_tile_size")
-            self.record.decodes.append(f"tiled {tile}" if tile else "whole")
-            return "picture"
-
-        self.module("modules.sd_samplers_common", samples_to_images_tensor=samples_to_images_tensor)
-
-    def _forge(self) -> None:
-        self.opts.data |= {"forge_unet_storage_dtype": "Automatic", "forge_inference_memory": 1024}
-        self.module(
-            "backend.memory_management", total_vram=12288.0, current_inference_memory=1024**3,
-            VAE_ALWAYS_TILED=False, vae_dtype=lambda: "torch.bfloat16",
-        )  # fmt: skip
-        flags = (
-            "vae_in_fp32", "vae_in_fp16", "all_in_fp32", "unet_in_bf16", "unet_in_fp8_e4m3fn", "unet_in_fp8_e5m2",
-            "attention_split", "attention_quad",
-        )  # fmt: skip
-        self.module("backend.args", args=SimpleNamespace(**dict.fromkeys(flags, False)))
-
-        def attention_pytorch() -> None: ...
-
-        self.module("backend.attention", attention_function=attention_pytorch)
-
-        def calc_cond_uncond_batch(model: Any, cond: Any, uncond: Any, batch: int, *rest: Any) -> tuple[str, str]:
-            halves = len(cond) + len(uncond or ())
-            self.record.unet_batches.append(halves * batch)
-            return ("cond" if cond else "nothing"), ("uncond" if uncond else "nothing")
-
-        self.module("backend.sampling.sampling_function", calc_cond_uncond_batch=calc_cond_uncond_batch)
-        self.module("modules_forge.forge_version", version="2.0.1v1.10.1")
 
 
 def _parse_prompts(prompts: list[str]) -> tuple[list[str], dict[str, list[Any]]]:
