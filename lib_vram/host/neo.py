@@ -181,7 +181,7 @@ class Neo(WebUI):
         if "WAN21_T2V" in names:
             width = getattr(config, "unet_config", {}).get("dim", WAN_WIDTH_OF_14B)
             return "wan21_14b" if width >= WAN_WIDTH_OF_14B else "wan21_1b"
-        return _FAMILIES.get(names[0])
+        return _FAMILIES.get(names[0]) or super()._loaded_family(path)
 
     # levers
 

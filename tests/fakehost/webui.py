@@ -186,7 +186,9 @@ class FakeHost:
             get_closet_checkpoint_match=lambda name: info if name == "model.safetensors" else None,
         )  # fmt: skip
         self.module("modules.extra_networks", parse_prompts=_parse_prompts)
-        self.module("modules.processing", process_images=processing.process_images,
+        self.module(
+            "modules.processing",
+            process_images=processing.process_images,
             process_images_inner=processing.process_images_inner,
         )
 

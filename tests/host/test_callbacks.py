@@ -81,9 +81,10 @@ def test_the_accordion_has_four_controls_in_the_order_of_the_arguments(fake, gra
     assert not made[0].named["visible"]
 
 
-def test_forge_has_its_own_tiled_switch_so_ours_is_hidden_there(fake, gradio):
+def test_our_tiled_switch_is_shown_where_the_host_has_none_and_its_size_where_tiles_are_ours(fake, gradio):
     _, tiled, tile_size, _ = callbacks.controls("txt2img")
-    assert tiled.named["visible"] is tile_size.named["visible"] is (fake.name == "a1111")
+    shown = {"forge": (False, False), "neo": (True, False)}.get(fake.name, (True, True))
+    assert (tiled.named["visible"], tile_size.named["visible"]) == shown
 
 
 def test_no_argument_of_gradio_is_used_that_one_of_its_versions_lacks(fake, gradio):

@@ -152,9 +152,13 @@ def test_the_live_preview_is_read(fake, host, enabled, kind, preview):
 
 
 def test_only_flags_about_memory_are_passed_on(fake, host, monkeypatch):
-    flags = ["--medvram", "--always-gpu", "--no-half-vae", "--vae-in-fp32", "--api", "--port", "7861"]
+    flags = ["--medvram", "--always-gpu", "--no-half-vae", "--vae-in-fp32", "--fp32-vae", "--api", "--port", "7861"]
     monkeypatch.setattr(sys, "argv", ["launch.py", *flags])
-    expected = {"a1111": ("--medvram", "--no-half-vae"), "forge": ("--always-gpu", "--vae-in-fp32")}
+    expected = {
+        "a1111": ("--medvram", "--no-half-vae"),
+        "forge": ("--always-gpu", "--vae-in-fp32"),
+        "neo": ("--fp32-vae",),
+    }
     assert host.request_from_form("txt2img", {}).host_args == expected[fake.name]
 
 
