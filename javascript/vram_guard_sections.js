@@ -63,6 +63,7 @@
         for (const name in sections) if (name !== "tab" && name !== "request") setInside(name, sections[name]);
         const latest = Array.from(guard.tabs.values()).filter(state => state.answer).sort((a, b) => b.askedAt - a.askedAt)[0];
         if (latest) showRequest(latest.answer.phases_html);
+        guard.diagnosis.light();
     }
 
     function firstFill(tab, html) {

@@ -54,7 +54,9 @@ class Diagnosis:
     fixes: tuple[Message, ...]
     phase: str | None = None
     line: str = ""
-    """The line that decided, as it stands in the text, in small letters; ``""`` when none did."""
+    """The line that decided, in small letters; ``""`` when none did."""
+    place: int = 0
+    """Where that line begins in the text that was read, in bytes."""
 
     def to_dict(self, language: str = "en") -> dict[str, Any]:
         """Return the contract's form, with its sentences in ``language``."""
@@ -101,7 +103,8 @@ def _first(log: Log, hits: list[Hit]) -> Hit | None:
 
 def _diagnosis(log: Log, first: Hit, hits: list[Hit], context: Context) -> Diagnosis:
     fragment = first.fragment
-    before, after = log.window(log.place_of(first))
+    place = log.place_of(first)
+    before, after = log.window(place)
     figures = read_figures(after) if fragment.kind in ("gpu_memory", "host_memory") else {}
     numbers, contradictory = numbers_of(figures)
     phase = phase_of(before, after) if fragment.kind in ("gpu_memory", "precision") else None
@@ -134,6 +137,7 @@ def _diagnosis(log: Log, first: Hit, hits: list[Hit], context: Context) -> Diagn
         fixes=tuple(cure.message(context.host) for cure in cures(symptom)),
         phase=phase,
         line=first.line.decode("utf-8", "replace").strip()[:300],
+        place=place,
     )
 
 

@@ -14,6 +14,8 @@ from lib_vram.guard.argument import RunArgument
 from lib_vram.guard.check import Check
 from lib_vram.guard.fail_open import fail_open
 from lib_vram.guard.refusal import lift, refusal_text, refuse, steps_text, wont_fit
+from lib_vram.host.failures import last_error
+from lib_vram.journal.session import Session
 from lib_vram.message import Message, render, say
 from lib_vram.plan.result import Plan
 from lib_vram.plan.search import make_plan
@@ -40,10 +42,11 @@ def _take_back(fault: Exception, guard: Guard, p: Any, argument: RunArgument) ->
 
 
 class Guard:
-    """One guard for a host. It keeps nothing between runs but the host."""
+    """One guard for a host. Between runs it keeps the host, and what this session's runs came to."""
 
     def __init__(self, host: Host) -> None:
         self.host = host
+        self.session = Session(last_error)
 
     @fail_open(instead=_check_fault)
     def check_form(self, tab: Mode, form: Mapping[str, Any]) -> Check:
@@ -73,6 +76,7 @@ class Guard:
     @fail_open(instead=_no_answer)
     def after_run(self, p: Any) -> None:
         """Give back what the run of ``p`` switched on. Not sure to be called: a failed run ends without it."""
+        self.session.ended(p)
         self.host.end_run(p)
 
     @fail_open(instead=_no_answer)
@@ -102,8 +106,10 @@ class Guard:
             request = self.host.request_from_processing(p)
         except BadInput as bad:
             logger.info("VRAM Guard cannot look at this run: %s", bad)
+            self.session.started(p, None)
             self.host.prepare_run(p, None)
             return
+        self.session.started(p, request)
         action = _action(argument, settings, is_api=bool(getattr(p, "is_api", False)))
         result = estimate(request) if action != "nothing" else None
         if result is None or result.verdict != "wont_fit":

@@ -57,12 +57,12 @@ def generate(guard: Guard, tab: Mode, form: Mapping[str, Any], run_argument: str
         run = LabRun(guard.host.request_from_form(tab, form))
         guard.before_process(run, [run_argument, False, 768, False])
         run.init()
-        yield from _phases(run, form, language)
+        yield from _phases(guard, run, form, language)
     except (Refused, BadInput) as refused:
         yield State(log_html=_error(type(refused).__name__, str(refused)))
 
 
-def _phases(run: LabRun, form: Mapping[str, Any], language: str) -> Iterator[State]:
+def _phases(guard: Guard, run: LabRun, form: Mapping[str, Any], language: str) -> Iterator[State]:
     expected = estimate(run.request)
     done: list[PhaseRun] = []
     yield State(_progress(expected, done, language))
@@ -72,9 +72,11 @@ def _phases(run: LabRun, form: Mapping[str, Any], language: str) -> Iterator[Sta
             done.append(phase)
             yield State(_progress(expected, done, language))
     except PhaseOutOfMemory as error:
+        guard.session.failed(error.error_text, run)
         stopped = _progress(expected, done, language, failed=error.phase)
         yield State(stopped, log_html=join(_comments(run), _error("OutOfMemoryError", error.error_text)))
         return
+    guard.session.ended(run)
     peak_bytes = max((phase.allocated_peak_bytes for phase in done), default=0) + _context_bytes(expected)
     text = say("lab.done", peak_bytes=peak_bytes, available_bytes=expected.available_bytes)
     yield State(

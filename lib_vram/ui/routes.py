@@ -23,6 +23,7 @@ from lib_vram.message import LANGUAGES, language_of, render, say
 from lib_vram.plan.search import make_plan
 from lib_vram.request import Request as Generation
 from lib_vram.ui import access, answers, sections
+from lib_vram.ui.sections import diagnosis
 
 PREFIX = "/vram-guard/v1"
 BODY_LIMIT_BYTES = 1024**2
@@ -49,9 +50,11 @@ def add_routes(app: Any, guard: answers.GuardLike) -> None:
         "check": lambda body: _check(guard, body),
         "estimate": lambda body: estimate(Generation.from_dict(body)).to_dict(),
         "plan": lambda body: make_plan(Generation.from_dict(body)).to_dict(),
+        "diagnose": lambda body: _diagnose(guard, body),
     }
     for name, work in posts.items():
-        app.add_route(f"{PREFIX}/{name}", _post(app, work), methods=["POST"])
+        limit_bytes = diagnosis.LOG_LIMIT_BYTES if name == "diagnose" else BODY_LIMIT_BYTES
+        app.add_route(f"{PREFIX}/{name}", _post(app, work, limit_bytes), methods=["POST"])
     gets: dict[str, Work] = {
         "status": lambda query: _status(guard),
         "texts": lambda query: answers.page_words(language_of(query.get("language"))),
@@ -70,6 +73,14 @@ def _check(guard: answers.GuardLike, body: dict[str, Any]) -> dict[str, Any]:
     return answers.check(guard, tab, form, language_of(language if isinstance(language, str) else None))
 
 
+def _diagnose(guard: answers.GuardLike, body: dict[str, Any]) -> dict[str, Any]:
+    text, language = body.get("text"), body.get("language")
+    if text is not None and not isinstance(text, str):
+        raise BadInput("text", got=text, takes="an error text or console log, or nothing for the last failure")
+    language = language_of(language if isinstance(language, str) else None)
+    return diagnosis.answer(guard, {"text": text or "", "page": body.get("page") is True}, language)
+
+
 def _status(guard: answers.GuardLike) -> dict[str, Any]:
     card = guard.host.card()
     return {
@@ -83,11 +94,11 @@ def _status(guard: answers.GuardLike) -> dict[str, Any]:
     }
 
 
-def _post(app: Any, work: Work) -> Callable[[Request], Any]:
+def _post(app: Any, work: Work, limit_bytes: int = BODY_LIMIT_BYTES) -> Callable[[Request], Any]:
     async def answer(request: Request) -> Response:
         try:
             _admit(app, request, posted=True)
-            body = await _body(request)
+            body = await _body(request, limit_bytes)
         except _Refusal as refusal:
             return _error(refusal.status, str(refusal))
         return await run_in_threadpool(_worked, work, body)
@@ -113,14 +124,14 @@ def _admit(app: Any, request: Request, *, posted: bool) -> None:
         raise _Refusal(403, render(say("ui.error_origin")))
 
 
-async def _body(request: Request) -> dict[str, Any]:
+async def _body(request: Request, limit_bytes: int) -> dict[str, Any]:
     """Return the JSON object that was sent, reading no more than the limit."""
     chunks, size = [], 0
     try:
         async for chunk in request.stream():
             size += len(chunk)
-            if size > BODY_LIMIT_BYTES:
-                raise _Refusal(413, render(say("ui.error_body_large")))
+            if size > limit_bytes:
+                raise _Refusal(413, render(say("ui.error_body_large", limit_bytes=limit_bytes)))
             chunks.append(chunk)
     except ClientDisconnect as gone:
         raise _Refusal(400, render(say("ui.error_body_json"))) from gone

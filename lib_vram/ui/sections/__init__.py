@@ -6,17 +6,24 @@ from types import ModuleType
 
 from lib_vram.ui.answers import GuardLike
 from lib_vram.ui.html import Html, join, tag
-from lib_vram.ui.sections import about, card, request, sources
+from lib_vram.ui.sections import about, card, checklist, diagnosis, request, sources, symptoms
 from lib_vram.ui.words import Words
 
-SECTIONS: tuple[ModuleType, ...] = (request, card, sources, about)
-"""Each has ``NAME`` (its title is ``section_<NAME>`` in the catalogue) and ``html(guard, language)``."""
+SECTIONS: tuple[ModuleType, ...] = (request, card, diagnosis, symptoms, checklist, sources, about)
+"""Each has ``NAME`` (its title is ``section_<NAME>`` in the catalogue) and ``html(guard, language)``.
+
+One whose inside people type into has ``parts(guard, language)`` too: what changes in it, by the name of its place.
+"""
 
 
 def all_html(guard: GuardLike, language: str) -> dict[str, str]:
     """Return the whole tab, and each section's inside by name, for the page to put in place."""
     insides = {section.NAME: section.html(guard, language) for section in SECTIONS}
-    return {"tab": _tab(insides, language), **insides}
+    changing = {}
+    for section in SECTIONS:
+        if hasattr(section, "parts"):
+            changing |= section.parts(guard, language)
+    return {"tab": _tab(insides, language), **insides, **changing}
 
 
 def tab_html(guard: GuardLike, language: str) -> Html:
