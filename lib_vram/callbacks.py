@@ -60,6 +60,13 @@ def before_sampling(p: Any, latent: Any) -> None:
         active.before_sampling(p, latent)
 
 
+def after_sampling(p: Any) -> None:
+    """Pass the script's hook between sampling and decoding on to the guard."""
+    active = guard()
+    if active is not None:
+        active.after_sampling(p)
+
+
 def after_run(p: Any) -> None:
     """Pass the script's last hook on to the guard."""
     active = guard()
@@ -124,7 +131,10 @@ def _on_ui_tabs() -> list[tuple[Any, str, str]]:
 def _on_app_started(demo: Any, app: Any) -> None:
     from lib_vram.ui import routes
 
-    routes.add_routes(app, guard())
+    active = guard()
+    if active is not None:
+        active.open_journal()
+    routes.add_routes(app, active)
 
 
 def _on_script_unloaded() -> None:

@@ -24,6 +24,9 @@ class VramGuard(scripts.Script):
     def process_before_every_sampling(self, p, *arguments, **named):
         callbacks.before_sampling(p, named.get("x"))
 
+    def post_sample(self, p, ps, *arguments):
+        callbacks.after_sampling(p)
+
     def postprocess(self, p, processed, *arguments):
         callbacks.after_run(p)
 

@@ -14,7 +14,8 @@ from lib_vram.guard.argument import RunArgument
 from lib_vram.guard.check import Check
 from lib_vram.guard.fail_open import fail_open
 from lib_vram.guard.refusal import lift, refusal_text, refuse, steps_text, wont_fit
-from lib_vram.host.failures import last_error
+from lib_vram.host.failures import WebuiErrors
+from lib_vram.journal.recorder import open_journal
 from lib_vram.journal.session import Session
 from lib_vram.message import Message, render, say
 from lib_vram.plan.result import Plan
@@ -46,7 +47,7 @@ class Guard:
 
     def __init__(self, host: Host) -> None:
         self.host = host
-        self.session = Session(last_error)
+        self.session = Session(WebuiErrors())
 
     @fail_open(instead=_check_fault)
     def check_form(self, tab: Mode, form: Mapping[str, Any]) -> Check:
@@ -71,7 +72,21 @@ class Guard:
     @fail_open(instead=_no_answer)
     def before_sampling(self, p: Any, latent: Any) -> None:
         """Let the host do what must be done before each sampling of the run of ``p``, of the second pass too."""
+        self.session.phase("hires_sampling" if getattr(p, "is_hr_pass", False) else "sampling")
         self.host.before_sampling(p, latent)
+
+    @fail_open(instead=_no_answer)
+    def after_sampling(self, p: Any) -> None:
+        """Note that the pictures of the run of ``p`` are about to be decoded."""
+        self.session.phase("vae_decode")
+
+    @fail_open(instead=_no_answer)
+    def open_journal(self) -> None:
+        """Keep a journal from now on, and learn how the last session ended. Called once the host is up."""
+        if self.session.journal is None:
+            name = self.host.title.partition(" (")[0]  # the Lab's title names the host that it stands in for
+            opened = open_journal(name, self.host.card, self.session.look_for_failure)
+            self.session.journal, self.session.before = opened
 
     @fail_open(instead=_no_answer)
     def after_run(self, p: Any) -> None:
@@ -125,6 +140,7 @@ class Guard:
             text = refusal_text(result, plan, settings.language)
             logger.warning("%s", text)
             refuse(p, text)
+            self.session.refused(p)
         else:
             self._warn(p, request, result, plan, settings, quiet=action == "log")
 

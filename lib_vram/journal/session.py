@@ -4,16 +4,47 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
+from lib_vram.journal.journal import Journal
+from lib_vram.journal.last_session import LastSession
+from lib_vram.journal.recorder import settings_of
 from lib_vram.request import Request
 
 TEXT_LIMIT = 64 * 1024
 """Characters of a failure that are kept: a traceback has some 10 KB."""
 MOST_OPEN = 8
 """Runs inside runs (a detailer's); more than these have been left behind by failures."""
+
+
+class HostErrors(Protocol):
+    """What a host remembers of its errors."""
+
+    def mark(self) -> int | None:
+        """Return a number that is another one after the next error."""
+
+    def text(self) -> str | None:
+        """Return the latest error."""
+
+    def job(self) -> float | None:
+        """Return what tells the job at work from others, ``None`` when there is none."""
+
+
+class NoErrors:
+    """A host that remembers nothing; it tells the session of its failures itself."""
+
+    def mark(self) -> int | None:
+        """Return nothing."""
+        return None
+
+    def text(self) -> str | None:
+        """Return nothing."""
+        return None
+
+    def job(self) -> float | None:
+        """Return nothing."""
+        return None
 
 
 @dataclass(frozen=True)
@@ -29,64 +60,97 @@ class Failure:
 class _Open:
     run: int
     request: Request | None
-    error_before: str | None
-
-
-def _no_error() -> str | None:
-    return None
+    mark: int | None
+    job: float | None
 
 
 class Session:
     """Told of starts, ends and failures by the guard; read by the page. Safe to use from several threads.
 
-    ``last_error`` returns the host's latest error text, ``None`` when it has none or does not keep it: a run that
-    ended without its end hook, and left another error than before it, has failed with that.
+    The hosts call no hook when a run fails. So one that has not ended, whose job is over, and that left another error
+    than there was before it, is taken to have failed with that error.
     """
 
-    def __init__(self, last_error: Callable[[], str | None] = _no_error) -> None:
-        self._last_error = last_error
+    def __init__(self, errors: HostErrors | None = None) -> None:
+        self._errors = errors or NoErrors()
         self._lock = threading.Lock()
         self._open: list[_Open] = []
         self._failure: Failure | None = None
         self.last_good: Request | None = None
         self.good_runs = 0
+        self.journal: Journal | None = None
+        """Where events go too, once the host is up; ``None`` for none."""
+        self.before: LastSession | None = None
+        """How the session before this one ended, when that was in mid-generation."""
 
     def started(self, run: Any, request: Request | None) -> None:
         """Note that ``run``, the host's object, is about to compute ``request``."""
-        self._look_for_failure()
-        error = self._last_error()
+        self.look_for_failure()
+        job, mark = self._errors.job(), self._errors.mark()
         with self._lock:
-            self._open = [item for item in self._open if item.run != id(run)][-MOST_OPEN + 1 :]
-            self._open.append(_Open(id(run), request, error))
+            kept = [item for item in self._open if item.run != id(run) and (job is None or item.job == job)]
+            is_inner = bool(kept)
+            self._open = [*kept[-MOST_OPEN + 1 :], _Open(id(run), request, mark, job)]
+        if not is_inner:
+            self._note("run", settings=settings_of(request) if request else {})
+            self.phase("load")
 
     def ended(self, run: Any) -> None:
         """Note that ``run`` ended well."""
         with self._lock:
-            found = next((item for item in self._open if item.run == id(run)), None)
-            self._open = [item for item in self._open if item.run != id(run)]
+            found = self._take(run)
             if found is not None and found.request is not None:
                 self.last_good = found.request
                 self.good_runs += 1
+            is_over = not self._open
+        if is_over:
+            self._note("done")
+
+    def refused(self, run: Any) -> None:
+        """Note that ``run`` will not be computed at all."""
+        with self._lock:
+            self._take(run)
+        self._note("done")
 
     def failed(self, text: str, run: Any = None) -> None:
         """Note that ``run``, or the one that is open, ended with the error ``text``."""
         with self._lock:
-            found = next((item for item in self._open if item.run == id(run)), None)
-            found = found or (self._open[0] if self._open else None)
+            found = self._take(run) or (self._open[0] if self._open else None)
             self._open = []
             self._failure = Failure(text[-TEXT_LIMIT:], found.request if found else None, time.time())
+        self._note("failed", text=text.strip().rpartition("\n")[2][:200])
+
+    def phase(self, name: str) -> None:
+        """Note that the run that is open has come to the phase ``name``."""
+        self._note("phase", name=name)
 
     @property
     def last_failure(self) -> Failure | None:
         """The last generation of this session that failed, ``None`` when none did."""
-        self._look_for_failure()
+        self.look_for_failure()
         return self._failure
 
-    def _look_for_failure(self) -> None:
+    def look_for_failure(self) -> None:
+        """Find out whether the run that is open has failed meanwhile."""
         with self._lock:
-            outermost = self._open[0] if self._open else None
-        if outermost is None:
+            outer = self._open[0] if self._open else None
+        if outer is None:
             return
-        error = self._last_error()
-        if error is not None and error != outermost.error_before:
-            self.failed(error)
+        job = self._errors.job()
+        if job is not None and job == outer.job:
+            return
+        if self._errors.mark() != outer.mark:
+            self.failed(self._errors.text() or "")
+        elif outer.job is not None:
+            self.refused(None)  # over without an end and without an error: interrupted before it began
+
+    def _take(self, run: Any) -> _Open | None:
+        found = next((item for item in self._open if item.run == id(run)), None)
+        if run is None:
+            self._open = []
+        self._open = [item for item in self._open if item is not found]
+        return found
+
+    def _note(self, event: str, **values: Any) -> None:
+        if self.journal is not None:
+            self.journal.write(event, **values)

@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         opener = threading.Timer(_OPEN_AFTER_SECONDS, webbrowser.open, [f"http://{ADDRESS}:{chosen.port}"])
         opener.daemon = True
         opener.start()
-    uvicorn.run(make_app(chosen.language), host=ADDRESS, port=chosen.port, log_level="warning")
+    uvicorn.run(make_app(chosen.language, journal=True), host=ADDRESS, port=chosen.port, log_level="warning")
     return 0
 
 

@@ -70,6 +70,7 @@ def _phases(guard: Guard, run: LabRun, form: Mapping[str, Any], language: str) -
         for phase in simulate_steps(run.request):
             time.sleep(SECONDS_A_PHASE)
             done.append(phase)
+            guard.session.phase(phase.name)
             yield State(_progress(expected, done, language))
     except PhaseOutOfMemory as error:
         guard.session.failed(error.error_text, run)

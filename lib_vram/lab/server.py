@@ -25,10 +25,12 @@ Message = MutableMapping[str, Any]
 Send = Callable[[Message], Awaitable[None]]
 
 
-def make_app(language: str = "en") -> FastAPI:
-    """Return the Lab as an ASGI application."""
+def make_app(language: str = "en", *, journal: bool = False) -> FastAPI:
+    """Return the Lab as an ASGI application; with a ``journal`` it remembers on disk what it was doing."""
     host = LabHost(language=language)
     guard = Guard(host)
+    if journal:
+        guard.open_journal()
     app = FastAPI(title="VRAM Guard Lab", docs_url=None, redoc_url=None, openapi_url=None)
     add_routes(app, guard)
     app.mount("/extension/javascript", StaticFiles(directory=EXTENSION / "javascript"))

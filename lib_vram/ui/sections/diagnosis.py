@@ -9,7 +9,9 @@ from lib_vram.diagnosis.context import Context
 from lib_vram.diagnosis.diagnosis import Diagnosis, diagnose
 from lib_vram.diagnosis.report import report
 from lib_vram.diagnosis.symptoms import Cure, cures
-from lib_vram.message import render, sentence
+from lib_vram.journal.last_session import LastSession
+from lib_vram.message import Message, render, sentence
+from lib_vram.message import say as message
 from lib_vram.ui.answers import GuardLike
 from lib_vram.ui.html import Html, join, tag
 from lib_vram.ui.sections import session
@@ -46,7 +48,7 @@ def html(guard: GuardLike, language: str) -> Html:
 
 def parts(guard: GuardLike, language: str) -> dict[str, Html]:
     """Return what changes while the tab is open: the last failure, by the name of its place."""
-    return {"failure": _last_session(guard, language) or _last_failure(guard, language)}
+    return {"failure": join(_last_session(guard, language), _last_failure(guard, language))}
 
 
 def answer(guard: GuardLike, body: dict[str, Any], language: str) -> dict[str, Any]:
@@ -116,8 +118,39 @@ def _last_failure(guard: GuardLike, language: str) -> Html:
     return tag("section", tag("p", say("last_failure"), class_="vg-label"), view(found, text, guard, language))
 
 
-def _last_session(guard: GuardLike, language: str) -> Html | None:
-    return None
+def _last_session(guard: GuardLike, language: str) -> Html:
+    """Return what the session before this one was doing when it ended, until a picture of this one is made."""
+    here = getattr(guard, "session", None)
+    if here is None or here.before is None or here.good_runs:
+        return Html("")
+    say = _sentences(language)
+    summary, evidence = last_session_messages(here.before, language)
+    items = (tag("li", render(item, language)) for item in evidence)
+    row = {"ram": "host-memory", "card": "sampling-start"}.get(here.before.cause, "device-fault")
+    steps = [cure(item, guard.host.name, language) for item in cures(row)]
+    return tag(
+        "div",
+        tag("p", say("last_session"), class_="vg-label"),
+        tag("p", render(summary, language), class_="vg-summary"),
+        tag("ul", *items, class_="vg-evidence"),
+        tag("h4", say("label_fixes")), tag("ol", *steps, class_="vg-cures"),
+        class_="vg-diagnosis",
+    )  # fmt: skip
+
+
+def last_session_messages(before: LastSession, language: str) -> tuple[Message, tuple[Message, ...]]:
+    """Return what the last session was doing when it ended and the likely cause, and what shows it."""
+    phase = before.phase or "unknown"
+    summary = message(f"diagnosis.last_{before.cause}", doing=sentence(f"diagnosis.doing_{phase}", language))
+    shown = []
+    if before.ram_free_bytes is not None:
+        shown.append(message("diagnosis.last_ram_free", free_bytes=before.ram_free_bytes))
+    if before.card_free_bytes is not None:
+        shown.append(message("diagnosis.last_card_free", free_bytes=before.card_free_bytes))
+    settings = ", ".join(f"{name} {value}" for name, value in before.settings.items() if value)
+    if settings:
+        shown.append(message("diagnosis.last_settings", settings=settings[:300]))
+    return summary, tuple(shown)
 
 
 def _failure_text(guard: GuardLike) -> str:
