@@ -115,7 +115,7 @@ class ReforgeMemory:
             self.loaded[place : place + 1] = [Loaded(item.model, left_bytes)] if left_bytes > 0 else []
 
     def _part_that_fits(self, model: Model, loaded_bytes: int, free_bytes: int, wanted_bytes: float) -> int:
-        """Return how much of ``model`` is on the card then; what was there stays. ``free_bytes`` are free without it."""
+        """Return how much of ``model`` is on the card then; what was there stays. ``free_bytes``: without it."""
         rules = self.rules
         if rules.whole:
             return model.size_bytes

@@ -90,14 +90,15 @@ def _explain(fault: Exception, p: Any, language: Language) -> None:
     if getattr(fault, _MARK, False):
         return
     from lib_vram.diagnosis.diagnosis import diagnose
+    from lib_vram.diagnosis.phase import phase_of
 
-    found = diagnose("".join(traceback.format_exception(type(fault), fault, fault.__traceback__)))
-    if found.kind not in MEMORY_KINDS:
+    if diagnose(f"{type(fault).__name__}: {fault}").kind not in MEMORY_KINDS:
         return
     setattr(fault, _MARK, True)
     spoken = language()
+    phase = phase_of("".join(traceback.format_exception(type(fault), fault, fault.__traceback__)), "")
     size = {"width": int(p.width), "height": int(p.height), "batch_size": int(p.batch_size)}
-    where = phase_name(found.phase, spoken) if found.phase in get_args(PhaseName) else ""
+    where = phase_name(phase, spoken) if phase in get_args(PhaseName) else ""
     key = "guard.failed_in" if where else "guard.failed_at"
     line = render(say(key, phase=where, **size), spoken)
     logger.error("%s %s: %s", line, type(fault).__name__, fault)
