@@ -25,9 +25,21 @@ from lib_vram.estimate.timeline import WORKERS, Worker, looks_at_free_memory, ti
 from lib_vram.estimate.weights import ModelWeights, weights_of
 from lib_vram.message import Message, say
 from lib_vram.physics.component import Component, ComponentMemory
-from lib_vram.request import Request
+from lib_vram.physics.families import SHAPES
+from lib_vram.request import Family, HostName, Request
+
+OLD_HOSTS: Mapping[HostName, frozenset[Family]] = {
+    "a1111": frozenset(("sd15", "sd21", "sdxl", "sdxl_refiner", "sd35_medium", "sd35_large")),
+    "classic": frozenset(("sd15", "sd21", "sdxl", "sdxl_refiner")),
+}
+"""Hosts that run only some of the families."""
 
 READY_HOSTS = ("a1111", "forge", "neo", "reforge", "classic")
+
+
+def runs_on(host: HostName, family: Family) -> bool:
+    """Return whether ``host`` has code for ``family``."""
+    return family in OLD_HOSTS.get(host, SHAPES)
 
 
 @dataclass(frozen=True)
@@ -162,7 +174,7 @@ def _measure(
 ) -> tuple[tuple[Measured, ...], tuple[Message, ...]]:
     if request.host not in READY_HOSTS:
         return (), (say("estimate.host_later", host=request.host),)
-    if weights is None:
+    if weights is None or not runs_on(request.host, request.model.family):
         return (), (say("estimate.family_later", family=request.model.family),)
     measured: list[Measured] = []
     later: dict[str, Message] = {}

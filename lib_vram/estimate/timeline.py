@@ -18,6 +18,7 @@ from lib_vram.estimate.flags import (
 from lib_vram.estimate.result import PhaseName
 from lib_vram.physics.attention import SELF_SLICING
 from lib_vram.physics.component import CodeHost, Component
+from lib_vram.physics.families import SHAPES
 from lib_vram.request import HostName, Request
 
 Worker = Literal["text_encoders", "unet", "controlnet", "vae"]
@@ -31,7 +32,6 @@ LATENT_FACTOR = 8
 SIZE_STEPS: dict[HostName, int] = {"neo": 64}
 """Hosts that round every size to the nearest multiple of this before they compute (``process_images_inner`` of the
 bundle of Neo 2.26; its own sliders and ``sRound`` for the second pass have the same step)."""
-LATENT_CHANNELS = 4
 SAMPLER_LATENTS = 12
 """Latents that a sampler keeps, in fp32: the input, the noise, the step's input and output for both halves, both
 combined results, the last two results of a multi-step sampler, the preview and one to spare. Counted in k-diffusion's
@@ -156,10 +156,15 @@ def _sampling(request: Request, phase: PhaseName, width: int, height: int) -> It
     cfg = uses_two_halves(request) and request.batch_cond_uncond
     component = Component(
         family=request.model.family, part="denoise", width=width, height=height, batch=request.batch_size,
-        dtype=compute_dtype(request), attention=request.attention, cfg=cfg,
+        frames=_frames(request), dtype=compute_dtype(request), attention=request.attention, cfg=cfg,
         alloc_conf=replayed_conf(request.alloc_conf), host=code_host(request),
     )  # fmt: skip
     yield from sampling_works(request, phase, component)
+
+
+def _frames(request: Request) -> int:
+    """Return the frames of a video; families that make pictures have one."""
+    return request.frames if SHAPES[request.model.family].frames_per_latent > 1 else 1
 
 
 def sampling_works(request: Request, phase: PhaseName, component: Component) -> Iterator[Work]:
@@ -182,6 +187,13 @@ def control_outputs_bytes(component: Component) -> int:
         columns = -(-(component.width // LATENT_FACTOR) // halving)
         cells += channels * rows * columns
     return cells * _rows(component) * dtype_bytes(component)
+
+
+def latent_bytes(request: Request, width: int, height: int) -> int:
+    """Return the size of one picture's or video's latent in fp32."""
+    shape = SHAPES[request.model.family]
+    cells = (width // shape.latent_pixels) * (height // shape.latent_pixels)
+    return shape.latent_channels * cells * shape.latent_frames(request.frames) * 4
 
 
 def dtype_bytes(component: Component) -> int:
@@ -209,7 +221,7 @@ def _control_component(request: Request, unet: Component, unit: int) -> Componen
 
 def _sampling_held(request: Request, phase: PhaseName, component: Component) -> Sizes:
     pixels = component.width * component.height
-    latents = component.batch * LATENT_CHANNELS * (pixels // LATENT_FACTOR**2) * 4 * SAMPLER_LATENTS
+    latents = component.batch * latent_bytes(request, component.width, component.height) * SAMPLER_LATENTS
     held: Sizes = (("latents", latents),)
     images = HINT_CHANNELS * pixels * len(_controlnets(request)) * _rows(component) * dtype_bytes(component)
     if phase == "hires_sampling" and not uses_latent_upscaler(request):
@@ -236,8 +248,7 @@ def _preview_decode(request: Request, component: Component) -> Component | None:
 def _decode(request: Request, phase: PhaseName, width: int, height: int) -> Work:
     """A1111 decodes one picture after the other; Forge as many at a time as its own formula lets it."""
     batch = 1 if request.host == "a1111" else request.batch_size
-    cells = (width // LATENT_FACTOR) * (height // LATENT_FACTOR)
-    held = (("latents", request.batch_size * LATENT_CHANNELS * cells * 4),)
+    held = (("latents", request.batch_size * latent_bytes(request, width, height)),)
     return Work(phase, "vae", _vae_component(request, "vae_decode", width, height, batch), held)
 
 
@@ -257,7 +268,8 @@ def _vae_component(
     request: Request, part: Literal["vae_decode", "vae_encode"], width: int, height: int, batch: int
 ) -> Component:
     whole = Component(
-        family=request.model.family, part=part, width=width, height=height, batch=batch, dtype=vae_dtype(request),
+        family=request.model.family, part=part, width=width, height=height, batch=batch, frames=_frames(request),
+        dtype=vae_dtype(request),
         attention=request.attention, cfg=False, alloc_conf=replayed_conf(request.alloc_conf), host=code_host(request),
     )  # fmt: skip
     tile = vae_tile(request, part)

@@ -19,8 +19,6 @@ from lib_vram.physics.profile import (
     Profile,
     Term,
     Token,
-    halvings,
-    monomials,
 )  # fmt: skip
 from lib_vram.physics.program import Setting, calls_at, term_sizes
 from lib_vram.physics.raw import Event, RawTrace
@@ -68,7 +66,7 @@ def check_events(profile: Profile, setting: Setting, fresh: RawTrace, share: Fra
 
 class _Checker:
     def __init__(self, profile: Profile, setting: Setting, share: Fraction) -> None:
-        values = monomials(setting.batch, setting.rows, setting.columns)
+        values = setting.monomials
         self.attends = False
         self._sizes = term_sizes(profile, setting)
         self._calls = calls_at(profile, setting)
@@ -96,7 +94,7 @@ class _Checker:
 class _Fitter:
     def __init__(self, settings: Sequence[Setting], share: Fraction) -> None:
         self.share = share
-        self.rows = [monomials(item.batch, item.rows, item.columns) for item in settings]
+        self.rows = [item.monomials for item in settings]
         self.settings = settings
         self.terms: dict[Term, int] = {}
         self.calls: dict[CallShape, int] = {}
@@ -149,7 +147,7 @@ class _Fitter:
         batches = [item.batch for item in self.settings]
         if [item[0] for item in values] != batches:
             raise DoesNotFit("attention's batch is not the part's")
-        areas = [halvings(item.rows, item.columns) for item in self.settings]
+        areas = [item.areas for item in self.settings]
         query, key = (_level([item[place] for item in values], areas) for place in (2, 3))
         first = values[0]
         if any(item[4:7] != first[4:7] or item[1] != first[1] for item in values):

@@ -9,24 +9,20 @@ from lib_vram.errors import BadInput, NotReady
 from lib_vram.physics.allocator import SEGMENT_ROUNDING, AllocatorConf
 from lib_vram.physics.attention import PLENTY, SELF_SLICING
 from lib_vram.physics.component import Component, ComponentMemory
+from lib_vram.physics.families import SHAPES
 from lib_vram.physics.minimum import minimum_and_comfortable, runs_in
 from lib_vram.physics.profile import Profile, load
 from lib_vram.physics.program import EventTrace, Setting, expand
 from lib_vram.physics.weights import weights_bytes
 
-LATENT_PIXELS = 8
-"""Pixels of the picture per latent row and column, for SD 1.5 and SDXL."""
-
-READY_FAMILIES = ("sd15", "sdxl")
-
 CFG_PARTS = frozenset(("denoise", "controlnet"))
 """Parts that see cond and uncond as one batch."""
 
-SHARED_PARTS = {"sdxl": {"vae_decode": "sd15", "vae_encode": "sd15"}}
-"""SDXL's VAE has the shape of SD 1.5's."""
-
 ONE_STYLE = {"text_encode": "forge"}
 """Parts whose profile is stored once, under this name."""
+
+LISTS = frozenset(("zimage", "lumina2"))
+"""Families whose transformer diffusers runs over lists of pictures: several are computed as one long picture."""
 
 HIGH_MARGIN = 0.02
 """Above the computed peak: the largest error against published half-precision measurements is 0.3 %; six times that."""
@@ -34,6 +30,10 @@ HIGH_MARGIN = 0.02
 FP32_HIGH_MARGIN = 0.30
 """fp32 profiles have the workspace of the one published case (see ``tools/trace_profiles.py``), 42 % of what half
 precision takes; 30 % above their peak reaches past the peak with all of it."""
+
+COUSIN_MARGIN = 0.15
+"""For a host's code whose profile is that of diffusers' form of the same model: the two forms of SDXL's decoder
+differ by 12 %."""
 
 
 @lru_cache(maxsize=512)
@@ -55,12 +55,15 @@ def component_memory(component: Component) -> ComponentMemory:
     if component.free_bytes is None and component.attention in SELF_SLICING:
         minimum, trace = _least(component, conf, minimum)
         floor = trace.floor_bytes
-    margin = FP32_HIGH_MARGIN if component.dtype == "fp32" else HIGH_MARGIN
-    parameters = _profile(component).parameters
+    profile = _profile(component)
+    cousin = component.code == "ldm" and "diffusers" in profile.name
+    margin = FP32_HIGH_MARGIN if component.dtype == "fp32" else COUSIN_MARGIN if cousin else HIGH_MARGIN
+    low = trace.bare_floor_bytes
     return ComponentMemory(
-        weights_bytes=weights_bytes(parameters, component.weights_dtype or component.dtype),
+        weights_bytes=weights_bytes(profile.parameters, component.weights_dtype or component.dtype),
         floor_bytes=floor, minimum_bytes=minimum, comfortable_bytes=comfortable,
-        low_bytes=trace.bare_floor_bytes, high_bytes=int(most * (1 + margin)), source="profile",
+        low_bytes=int(low * (1 - COUSIN_MARGIN)) if cousin else low, high_bytes=int(most * (1 + margin)),
+        source="rule" if cousin else "profile",
     )  # fmt: skip
 
 
@@ -89,34 +92,53 @@ def _least(component: Component, conf: AllocatorConf, high_bytes: int) -> tuple[
 
 def setting_of(component: Component) -> Setting:
     """Return the batch and the latent's sides at which ``component`` runs."""
+    shape = SHAPES[component.family]
     width, height = component.width, component.height
     if component.tile is not None and component.part.startswith("vae"):
         width, height = min(width, component.tile), min(height, component.tile)
     doubled = component.cfg and component.part in CFG_PARTS
-    return Setting(component.batch * (2 if doubled else 1), height // LATENT_PIXELS, width // LATENT_PIXELS)
+    batch = component.batch * (2 if doubled else 1)
+    rows, columns = (max(1, side // shape.latent_pixels) for side in (height, width))
+    if _is_list(component):
+        return Setting(1, rows, columns, batch)
+    frames = shape.latent_frames(component.frames) if component.part == "denoise" else 1
+    return Setting(batch, rows, columns, frames)
+
+
+def _is_list(component: Component) -> bool:
+    return component.part == "denoise" and component.family in LISTS
 
 
 def _profile(component: Component) -> Profile:
     _refuse_unready(component)
-    family = SHARED_PARTS.get(component.family, {}).get(component.part, component.family)
+    shape = SHAPES[component.family]
+    stored = shape.vae if component.part.startswith("vae") else component.family
     dtype = "fp32" if component.dtype == "fp32" else "fp16"
-    if component.code == "ldm":
-        code = ONE_STYLE.get(component.part, component.host)
-    else:
-        code = component.code if component.batch > 1 else f"{component.code}_one"
-    profile = load(f"{family}-{component.part}-{dtype}-{code}")
-    if profile is None:
-        raise NotReady("part", got=component.part, takes=f"vae_decode or vae_encode for the {component.code} code; "
-                       "its other parts are not ready yet")  # fmt: skip
-    return profile
+    for style in _styles(component):
+        profile = load(f"{stored}-{component.part}-{dtype}-{style}")
+        if profile is not None:
+            return profile
+    raise NotReady("part", got=component.part, takes=f"another: there is none of {component.family} yet")
+
+
+def _styles(component: Component) -> tuple[str, ...]:
+    """Return the forms of the code to look for, the right one first."""
+    one = setting_of(component).batch == 1
+    diffusers = ("diffusers_one", "diffusers") if one else ("diffusers",)
+    if component.code == "diffusers":
+        return diffusers
+    own = (ONE_STYLE.get(component.part, component.host),)
+    if not SHAPES[component.family].transformer:
+        return own
+    return (*dict.fromkeys((*own, "neo", "forge")), *diffusers)
 
 
 def _refuse_unready(component: Component) -> None:
-    if component.family not in READY_FAMILIES:
-        raise NotReady("family", got=component.family,
-                       takes=f"one that is ready: {' or '.join(READY_FAMILIES)}")  # fmt: skip
-    if component.frames != 1:
+    shape = SHAPES[component.family]
+    if component.frames != 1 and shape.frames_per_latent == 1:
         raise BadInput("frames", got=component.frames, takes=f"1; {component.family} makes pictures, not videos")
+    if component.frames != 1 and component.part.startswith("vae"):
+        raise NotReady("frames", got=component.frames, takes="1 for the VAE: its work on a video is not computed yet")
     if component.dtype == "fp8":
         raise BadInput("dtype", got="fp8", takes="fp32, fp16 or bf16; fp8 is a type of weights, not of activations")
     if component.code != "ldm" and component.attention != "sdpa":

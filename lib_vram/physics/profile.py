@@ -39,8 +39,16 @@ The argument of a ``REPEAT`` or ``LOOP`` token is the stretch's length in tokens
 Term = tuple[tuple[int, int], ...]
 """Monomial's number and coefficient, in bytes."""
 
-SYMBOLS = ("1", "B", *(f"B*A{level}" for level in range(LEVELS)), "B*S")
-"""Monomials: B the batch that the part sees, A0 the latent's area, A1 to A3 that of its halvings, S rows + columns."""
+SYMBOLS = (
+    "1", "B", *(f"B*A{level}" for level in range(LEVELS)), "B*S",
+    *(f"A{level}" for level in range(LEVELS)), "R1", "C1", "B*A1*A1",
+)  # fmt: skip
+"""Monomials: B the batch that the part sees, A0 the latent's area, A1 to A3 that of its halvings, S rows + columns.
+
+A video's areas are those of all its latent frames together. What belongs to the place alone, such as the table of a
+rotary embedding, grows with the area and not with the batch, or with the halved rows (R1) or columns (C1); a mask over
+pairs of tokens grows with the square of the patches.
+"""
 
 
 def halvings(rows: int, columns: int) -> tuple[int, ...]:
@@ -52,9 +60,12 @@ def halvings(rows: int, columns: int) -> tuple[int, ...]:
     return tuple(areas)
 
 
-def monomials(batch: int, rows: int, columns: int) -> tuple[int, ...]:
-    """Return the values of :data:`SYMBOLS` for a latent of ``rows`` × ``columns``."""
-    return (1, batch, *(batch * area for area in halvings(rows, columns)), batch * (rows + columns))
+def monomials(batch: int, rows: int, columns: int, frames: int = 1) -> tuple[int, ...]:
+    """Return the values of :data:`SYMBOLS` for a latent of ``frames`` times ``rows`` × ``columns``."""
+    areas = tuple(frames * area for area in halvings(rows, columns))
+    sides = (-(-rows // 2), -(-columns // 2))
+    batched = (batch * area for area in areas)
+    return (1, batch, *batched, batch * frames * (rows + columns), *areas, *sides, batch * areas[1] ** 2)
 
 
 @dataclass(frozen=True)

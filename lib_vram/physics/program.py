@@ -104,22 +104,33 @@ def _peak(loads: Sequence[int], sizes: tuple[int, ...]) -> int:
 
 @dataclass(frozen=True)
 class Setting:
-    """One size at which a part runs: the batch that it sees and the latent's rows and columns."""
+    """One size at which a part runs: the batch that it sees, the latent's rows and columns, and its frames."""
 
     batch: int
     rows: int
     columns: int
+    frames: int = 1
+
+    @property
+    def monomials(self) -> tuple[int, ...]:
+        """The values of a profile's symbols."""
+        return monomials(self.batch, self.rows, self.columns, self.frames)
+
+    @property
+    def areas(self) -> tuple[int, ...]:
+        """The areas of the latent and of its halvings, those of all frames together."""
+        return tuple(self.frames * area for area in halvings(self.rows, self.columns))
 
 
 def term_sizes(profile: Profile, setting: Setting) -> list[int]:
     """Return the bytes of every term at ``setting``, as asked for."""
-    values = monomials(setting.batch, setting.rows, setting.columns)
+    values = setting.monomials
     return [sum(values[index] * factor for index, factor in term) for term in profile.terms]
 
 
 def calls_at(profile: Profile, setting: Setting) -> list[Call]:
     """Return the uses of attention at ``setting``."""
-    areas = halvings(setting.rows, setting.columns)
+    areas = setting.areas
     return [
         Call(
             setting.batch, shape.heads, areas[shape.query_level],

@@ -23,6 +23,8 @@ class VaeShape:
     multipliers: tuple[int, ...] = (1, 2, 4, 4)
     latents: int = 4
     blocks_per_level: int = 2
+    quant: bool = True
+    """Whether there is a convolution between the latents and the network; Flux's VAE has none."""
 
 
 class Swish(nn.Module):
@@ -122,7 +124,7 @@ class Decoder(nn.Module):
         style = replace(style, fp32_norms=False)
         widths = [shape.channels * item for item in shape.multipliers]
         width = widths[-1]
-        self.post_quant = Conv(shape.latents, shape.latents, 1)
+        self.post_quant = Conv(shape.latents, shape.latents, 1) if shape.quant else None
         self.conv_in = Conv(shape.latents, width)
         self.middle = Middle(width, attend, style)
         self.up = nn.ModuleList()
@@ -136,7 +138,8 @@ class Decoder(nn.Module):
         self.conv_out = Conv(width, 3)
 
     def forward(self, latents: Tensor) -> Tensor:
-        latents = self.post_quant(latents)
+        if self.post_quant is not None:
+            latents = self.post_quant(latents)
         h = self.conv_in(latents)
         h = self.middle.block_1(h)
         h = self.middle.attention(h)
@@ -170,7 +173,7 @@ class Encoder(nn.Module):
         self.middle = Middle(width, attend, style)
         self.norm_out = GroupNorm(width, style)
         self.conv_out = Conv(width, 2 * shape.latents)
-        self.quant = Conv(2 * shape.latents, 2 * shape.latents, 1)
+        self.quant = Conv(2 * shape.latents, 2 * shape.latents, 1) if shape.quant else None
 
     def _moments(self, picture: Tensor) -> Tensor:
         h = self.conv_in(picture)
@@ -189,7 +192,9 @@ class Encoder(nn.Module):
         return self.conv_out(h)
 
     def forward(self, picture: Tensor) -> Tensor:
-        moments = self.quant(self._moments(picture))
+        moments = self._moments(picture)
+        if self.quant is not None:
+            moments = self.quant(moments)
         mean, log_variance = torch.chunk(moments, 2, dim=1)
         log_variance = torch.clamp(log_variance, -30.0, 20.0)
         deviation = torch.exp(0.5 * log_variance)
