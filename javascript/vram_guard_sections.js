@@ -34,7 +34,7 @@
 
     // Only what a person folds: a "toggle" event also comes from the page being built.
     function rememberFold(event) {
-        const summary = event.target.closest && event.target.closest("#vram_guard_tab summary");
+        const summary = event.target.closest && event.target.closest("#vram_guard_tab .vg-section > summary");
         if (!summary) return;
         const fold = summary.parentElement;
         setTimeout(() => {
@@ -74,7 +74,7 @@
         const made = holder.firstElementChild;
         made.dataset.localised = "";
         const folds = foldsNow();
-        for (const fold of made.querySelectorAll("details")) fold.open = folds[fold.dataset.section] !== false;
+        for (const fold of made.querySelectorAll("details[data-section]")) fold.open = folds[fold.dataset.section] !== false;
         frame.replaceWith(made);
         filled = true;
     }

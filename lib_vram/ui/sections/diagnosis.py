@@ -126,16 +126,16 @@ def _last_session(guard: GuardLike, language: str) -> Html:
     say = _sentences(language)
     summary, evidence = last_session_messages(here.before, language)
     items = (tag("li", render(item, language)) for item in evidence)
-    row = {"ram": "host-memory", "card": "sampling-start"}.get(here.before.cause, "device-fault")
+    row = {"ram": "host-memory", "card": "sampling-start", "computer": "device-fault"}.get(here.before.cause)
     steps = [cure(item, guard.host.name, language) for item in cures(row)]
     return tag(
         "div",
         tag("p", say("last_session"), class_="vg-label"),
         tag("p", render(summary, language), class_="vg-summary"),
         tag("ul", *items, class_="vg-evidence"),
-        tag("h4", say("label_fixes")), tag("ol", *steps, class_="vg-cures"),
+        *((tag("h4", say("label_fixes")), tag("ol", *steps, class_="vg-cures")) if steps else ()),
         class_="vg-diagnosis",
-    )  # fmt: skip
+    )
 
 
 def last_session_messages(before: LastSession, language: str) -> tuple[Message, tuple[Message, ...]]:

@@ -78,7 +78,13 @@ def _row(item: Symptom, host: str, language: str) -> Html:
         tag("span", render(item.title, language)),
         tag("p", class_="vg-why", hidden=True),
     )
-    cures = tag("ol", *(diagnosis.cure(step, host, language) for step in item.cures), class_="vg-cures")
+    first, *more = (diagnosis.cure(step, host, language) for step in item.cures)
+    cures = tag("ul", first, class_="vg-cures vg-first")
+    if more:
+        label = render(say("symptoms.more_cures", count=len(more)), language)
+        cures = join(
+            cures, tag("details", tag("summary", label), tag("ul", *more, class_="vg-cures"), class_="vg-more")
+        )
     return tag(
         "tr", tag("th", title, scope="row"), tag("td", render(item.cause, language)), tag("td", cures),
         data_symptom=item.name,
