@@ -64,6 +64,8 @@ class Guard:
 
         Fails open. The one thing that may stop the run is a refusal that was asked for; it does so from ``p.init``.
         """
+        if self._joins(p):
+            return
         self._start(p)
         argument = _argument_of(run_argument)
         self._record(p, argument.changes)
@@ -103,6 +105,10 @@ class Guard:
     def stop(self) -> None:
         """Undo everything, as when the extension is unloaded."""
         self.host.restore()
+
+    @fail_open(instead=_no_answer)
+    def _joins(self, p: Any) -> bool:
+        return self.host.joins(p)
 
     @fail_open(instead=_no_answer)
     def _start(self, p: Any) -> None:

@@ -79,6 +79,13 @@ class Host(Protocol):
     def before_sampling(self, p: Any, latent: Any) -> None:
         """Do what the run of ``p`` needs anew before each of its samplings, which begins with ``latent``."""
 
+    def joins(self, p: Any) -> bool:
+        """Whether ``p`` is a copy that another script made of a processing object whose run is going on.
+
+        Nothing is decided about such a copy: what was decided about the run holds. Copies that ask for another
+        generation are runs of their own.
+        """
+
     def end_run(self, p: Any) -> None:
         """Undo what was switched on for the run of ``p``; what was written into ``p`` stays for other scripts."""
 

@@ -149,7 +149,7 @@ class Forge(WebUI):
             self._reserve(p, request)
         if apart:
             run = self.runs.of(p)
-            run.of_run.set_attribute(p, "sample", sampling_apart(p.sample, run))
+            run.wrap(p, "sample", sampling_apart(p.sample, run))
 
     def _never_oom(self, p: Any, wanted: dict[int, bool]) -> None:
         """Switch on what is wanted and not on yet. The script reads its arguments in its ``process``, after us."""

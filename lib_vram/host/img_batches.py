@@ -10,18 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from lib_vram.host.patches import Patches
+from lib_vram.host.patches import Run
 
 PER_PICTURE = ("init_latent", "image_conditioning", "overlay_images", "color_corrections")
 """Attributes of ``p`` that hold one entry for each start picture after ``p.init``."""
 
 
-def share_out(p: Any, patches: Patches) -> None:
+def share_out(p: Any, run: Run) -> None:
     """Make ``p``, whose batch size is now below the number of its start pictures, run in shares."""
     count, size = len(p.init_images), p.batch_size
     whole: dict[str, Any] = {}
-    patches.set_attribute(p, "init", _loading_all(p, p.init, count, size, whole))
-    patches.set_attribute(p, "sample", _sampling_share(p, p.sample, count, size, whole))
+    run.wrap(p, "init", _loading_all(p, p.init, count, size, whole))
+    run.wrap(p, "sample", _sampling_share(p, p.sample, count, size, whole))
 
 
 def _loading_all(p: Any, init: Callable[..., Any], count: int, size: int, whole: dict[str, Any]) -> Callable[..., Any]:

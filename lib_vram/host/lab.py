@@ -154,6 +154,10 @@ class LabHost:
     def before_sampling(self, p: LabRun, latent: Any) -> None:
         """The Lab's runs need nothing before they sample."""
 
+    def joins(self, p: LabRun) -> bool:
+        """Return False: nobody copies the Lab's runs."""
+        return False
+
     def restore(self, p: LabRun | None = None) -> None:
         """Do nothing: nothing outlives a run."""
 

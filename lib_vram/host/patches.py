@@ -3,19 +3,28 @@
 A change belongs to a run. It is undone when the run's processing object is closed (the hosts do
 so however the run ends), when it is used again, when it is collected, or when the extension is
 unloaded: whichever comes first. A run inside another run leaves the outer one's changes alone.
+
+Other scripts copy a processing object (``copy.copy``) while it runs, and with it what we have put on it: such a
+copy is known by its ``close``, and what belongs to the original is taken off before the copy runs by itself.
 """
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, MutableMapping
+from types import MethodType
 from typing import Any
+
+RUN = "vram_guard_run"
+"""Attribute of our ``close`` that names its run."""
 
 _MISSING = object()
 
 
 def _loosely(thing: Any) -> Callable[[], Any]:
     """Return what gives ``thing`` back without keeping it alive: an undo that waits must not hold a run's tensors."""
+    if isinstance(thing, MethodType):
+        return weakref.WeakMethod(thing)
     try:
         return weakref.ref(thing)
     except TypeError:
@@ -26,22 +35,17 @@ class Patches:
     """Changes of attributes and items, undone in reverse order."""
 
     def __init__(self) -> None:
-        self._undo: list[Callable[[], None]] = []
+        self._undo: list[Callable[[], bool]] = []
 
     def set_attribute(self, owner: Any, name: str, value: Any) -> None:
-        """Set an attribute; undoing gives the old one back, unless somebody else has set it since."""
+        """Set an attribute; undoing gives the old one back, once nobody else's lies over it."""
         before = vars(owner).get(name, _MISSING)
         setattr(owner, name, value)
         owner_of, value_of = _loosely(owner), _loosely(value)
 
-        def undo() -> None:
+        def undo() -> bool:
             owner, value = owner_of(), value_of()
-            if owner is None or value is None or vars(owner).get(name, _MISSING) is not value:
-                return
-            if before is _MISSING:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, before)
+            return owner is None or value is None or _give_back(owner, name, value, before)
 
         self._undo.append(undo)
 
@@ -51,10 +55,11 @@ class Patches:
         setattr(owner, name, value)
         owner_of = _loosely(owner)
 
-        def undo() -> None:
+        def undo() -> bool:
             owner = owner_of()
             if owner is not None and getattr(owner, name) == value:
                 setattr(owner, name, before)
+            return True
 
         self._undo.append(undo)
 
@@ -63,20 +68,37 @@ class Patches:
         before = mapping.get(key, _MISSING)
         mapping[key] = value
 
-        def undo() -> None:
+        def undo() -> bool:
             if mapping.get(key, _MISSING) != value:
-                return
+                return True
             if before is _MISSING:
                 del mapping[key]
             else:
                 mapping[key] = before
+            return True
 
         self._undo.append(undo)
 
-    def undo(self) -> None:
-        """Undo everything, the last change first; a second call does nothing."""
-        while self._undo:
-            self._undo.pop()()
+    def undo(self) -> bool:
+        """Undo everything, the last change first; a second call tries again what was covered by somebody else's.
+
+        Returns whether nothing is left to undo.
+        """
+        changes, self._undo = self._undo, []
+        self._undo = [undo for undo in reversed(changes) if not undo()][::-1]
+        return not self._undo
+
+
+def _give_back(owner: Any, name: str, value: Any, before: Any) -> bool:
+    """Undo one attribute of ``owner``; False when what is there now is not ``value`` and may still rest on it."""
+    now = vars(owner).get(name, _MISSING)
+    if now is not value:
+        return now is before or not callable(now)
+    if before is _MISSING:
+        delattr(owner, name)
+    else:
+        setattr(owner, name, before)
+    return True
 
 
 class Run:
@@ -91,13 +113,30 @@ class Run:
         self.of_run = Patches()
         self.of_fields = Patches()
         self.active = True
+        self._on_p: list[tuple[str, Callable[[], Any], Callable[[], Any]]] = []
         self.kept_bytes = 0
         """What this run has the host keep free while it samples, beyond the host's own reserve; 0 for nothing."""
 
-    def end(self) -> None:
-        """Undo what ends with the run; wrappers that others still hold pass through from now on."""
+    def end(self) -> bool:
+        """Undo what ends with the run; wrappers that others still hold pass through from now on.
+
+        Returns whether nothing is left to undo: what another extension has covered waits for another call.
+        """
         self.active = False
-        self.of_run.undo()
+        return self.of_run.undo()
+
+    def wrap(self, p: Any, name: str, wrapper: Callable[..., Any]) -> None:
+        """Set a method of ``p`` for this run, so that a copy of ``p`` can be told to be without it."""
+        under = vars(p).get(name, _MISSING)
+        self._on_p.append((name, weakref.ref(wrapper), _loosely(under)))
+        self.of_run.set_attribute(p, name, wrapper)
+
+    def take_off(self, copy: Any) -> None:
+        """Take what :meth:`wrap` set on the original off ``copy``: it would go on acting upon the original."""
+        for name, wrapper_of, under_of in reversed(self._on_p):
+            wrapper = wrapper_of()
+            if wrapper is not None:
+                _give_back(copy, name, wrapper, under_of())
 
 
 class Runs:
@@ -105,6 +144,8 @@ class Runs:
 
     def __init__(self) -> None:
         self._runs: dict[int, Run] = {}
+        self._covered: list[Run] = []
+        """Ended, with a change that was covered by another extension's when it was to be undone."""
 
     def of(self, p: Any) -> Run:
         """Return the run of ``p``, begun now if it has none."""
@@ -115,42 +156,66 @@ class Runs:
         run = self._runs.get(id(p))
         return run if run is not None and run.p() is p else None
 
+    def outer_of(self, p: Any) -> Run | None:
+        """Return the run that is going on of which ``p`` is a copy, ``None`` when ``p`` is no such copy."""
+        run = getattr(vars(p).get("close"), RUN, None)
+        original = run.p() if run is not None and run.active else None
+        return run if original is not None and original is not p else None
+
+    def release(self, p: Any) -> None:
+        """Make ``p``, when it is a copy of an object that has a run, independent of that object."""
+        run = getattr(vars(p).get("close"), RUN, None)
+        if run is not None and run.p() is not p:
+            run.take_off(p)
+
     def finish(self, p: Any) -> None:
         """End the run of ``p``, if it has one, and leave the fields that were written into it."""
         run = self.find(p)
         if run is not None:
-            run.end()
+            self._end(run)
 
     def end(self, p: Any) -> None:
         """End the run of ``p`` and take back the fields that were written into it, so that it can run again."""
         run = self._runs.pop(id(p), None)
         if run is not None:
-            run.end()
+            self._end(run)
             if run.p() is p:
                 run.of_fields.undo()
 
     def end_all(self) -> None:
         """End every run, as when the extension is unloaded."""
         while self._runs:
-            self._runs.popitem()[1].end()
+            self._end(self._runs.popitem()[1])
+
+    def _end(self, run: Run) -> None:
+        self._covered = [other for other in (run, *self._covered) if not other.end()]
 
     def _begin(self, p: Any) -> Run:
         run = Run(p)
         self._runs[id(p)] = run
         weakref.finalize(p, self._forget, id(p), run).atexit = False
         if hasattr(p, "close"):
-            run.of_run.set_attribute(p, "close", _closing(run, p.close))
+            run.wrap(p, "close", _closing(run, p, self._end))
         return run
 
     def _forget(self, key: int, run: Run) -> None:
-        run.end()
+        self._end(run)
         if self._runs.get(key) is run:
             del self._runs[key]
 
 
-def _closing(run: Run, close: Callable[[], None]) -> Callable[[], None]:
-    def close_and_end() -> None:
-        run.end()
-        close()
+def _closing(run: Run, p: Any, end: Callable[[Run], None]) -> Callable[[], None]:
+    """Return the ``close`` of ``p`` that ends its run too. It does not keep ``p`` alive: that would be a cycle."""
+    own = vars(p).get("close")
+    owner_of = weakref.ref(p)
 
+    def close_and_end() -> None:
+        end(run)
+        owner = owner_of()
+        if own is not None:
+            own()
+        elif owner is not None:
+            type(owner).close(owner)
+
+    vars(close_and_end)[RUN] = run
     return close_and_end

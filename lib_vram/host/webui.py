@@ -26,6 +26,12 @@ MODE_KEY = "vram_guard_mode"
 REFUSE_KEY = "vram_guard_refuse_api"
 MODES: tuple[GuardMode, ...] = ("off", "show", "ask", "fix")
 
+WHAT_IS_ASKED = (
+    "width", "height", "batch_size", "n_iter", "enable_hr", "hr_scale", "hr_resize_x", "hr_resize_y", "prompt",
+    "override_settings",
+)  # fmt: skip
+"""Fields of a processing object by which a copy asks for another generation than its original."""
+
 _PREVIEWS = {"Full": "full", "Approx NN": "approx", "Approx cheap": "approx", "TAESD": "taesd"}
 _FORMS_REMEMBERED = 64
 
@@ -273,7 +279,7 @@ class WebUI:
             self._apply_hires(p, changed)
         images = getattr(p, "init_images", None) or []
         if 1 < changed.batch_size < len(images) or changed.batch_size == 1 < len(images):
-            img_batches.share_out(p, self.runs.of(p).of_run)
+            img_batches.share_out(p, self.runs.of(p))
 
     def _apply_hires(self, p: Any, changed: Request) -> None:
         fields, hires = self.runs.of(p).of_fields, changed.hires
@@ -308,6 +314,18 @@ class WebUI:
     def before_sampling(self, p: Any, latent: Any) -> None:
         """Do what must be done anew before each sampling; most hosts need nothing here."""
 
+    def joins(self, p: Any) -> bool:
+        """Whether ``p`` is an unchanged copy of an object whose run is going on; then it is made independent of that.
+
+        ADetailer calls the hooks of all scripts on such copies, between the pictures of a batch.
+        """
+        outer = self.runs.outer_of(p)
+        joins = outer is not None and all(
+            getattr(outer.p(), name, None) == getattr(p, name, None) for name in WHAT_IS_ASKED
+        )
+        self.runs.release(p)
+        return joins
+
     def end_run(self, p: Any) -> None:
         """Undo what was switched on for the run of ``p``; its fields stay as they ran."""
         self.runs.finish(p)
@@ -318,6 +336,7 @@ class WebUI:
             self.runs.end_all()
         else:
             self.runs.end(p)
+            self.runs.of(p)  # every run has one, so that copies made in the middle of it are known
 
 
 def _batch_pairs(original: Request, changed: Request) -> list[tuple[str, Any, Any]]:

@@ -147,6 +147,8 @@ def process_images_inner(p: Processing) -> list[Picture]:
         seeds = all_seeds[iteration * p.batch_size : (iteration + 1) * p.batch_size]
         for seed, source in zip(seeds, p.sample(seeds), strict=True):
             p.host.decode(p)
+            if p.scripts is not None:
+                p.scripts.run_hook("postprocess_image", p)
             params = ", ".join(f"{key}: {quote(value)}" for key, value in p.extra_generation_params.items())
             width, height = getattr(p, "final_size", (p.width, p.height))
             pictures.append(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import weakref
 
@@ -105,3 +106,46 @@ def test_a_wrapper_that_was_kept_knows_that_its_run_is_over():
     assert run.active
     p.close()
     assert not run.active
+
+
+def test_an_undo_that_was_covered_is_made_up_for_once_the_cover_is_gone():
+    runs, outer, inner, shared = Runs(), Thing(), Thing(), Thing()
+    runs.of(outer).of_run.set_attribute(shared, "patched", function)
+    runs.of(inner).of_run.set_attribute(shared, "patched", other)
+    runs.finish(outer)
+    assert shared.patched is other
+    runs.finish(inner)
+    assert not hasattr(shared, "patched")
+
+
+def test_a_copy_of_a_running_object_is_known_and_made_independent():
+    runs, p = Runs(), Thing()
+    run = runs.of(p)
+    run.wrap(p, "sample", function)
+    again = copy.copy(p)
+    assert runs.outer_of(again) is run and runs.outer_of(p) is None
+    runs.release(again)
+    assert vars(again) == {} and p.sample is function
+    again.close()
+    assert run.active and not hasattr(p, "closed")
+
+
+def test_a_copy_of_an_object_whose_run_is_over_is_not_part_of_it():
+    runs, p = Runs(), Thing()
+    runs.of(p)
+    again = copy.copy(p)
+    runs.finish(p)
+    assert runs.outer_of(again) is None
+
+
+def test_a_run_does_not_keep_its_object_alive():
+    gc.collect()
+    gc.disable()
+    try:
+        runs, p = Runs(), Thing()
+        runs.of(p)
+        gone = weakref.ref(p)
+        del p
+        assert gone() is None
+    finally:
+        gc.enable()
