@@ -32,7 +32,7 @@ PLACES: tuple[Attention, ...] = (
     Attention("sdxl", 10, 16),
     Attention("vae", 1, 8),  # the middle of every SD VAE
 )
-"""Heads and resolution of the largest attention: models' own configurations (ldm's v1-inference.yaml, sd_xl_base.yaml)."""
+"""Heads and resolution of the largest attention, from the models' own configurations (v1-inference, sd_xl_base)."""
 
 
 def score_bytes(place: Attention, width: int, height: int, batch: int, itemsize: int) -> int:

@@ -105,6 +105,7 @@ def _diagnosis(log: Log, first: Hit, hits: list[Hit], context: Context) -> Diagn
     fragment = first.fragment
     place = log.place_of(first)
     before, after = log.window(place)
+    line = after.partition("\n")[0]  # Forge's own log may stand on the failure's line
     figures = read_figures(after) if fragment.kind in ("gpu_memory", "host_memory") else {}
     numbers, contradictory = numbers_of(figures)
     phase = phase_of(before, after) if fragment.kind in ("gpu_memory", "precision") else None
@@ -112,7 +113,7 @@ def _diagnosis(log: Log, first: Hit, hits: list[Hit], context: Context) -> Diagn
     if fragment.kind == "gpu_memory":
         found = cause_of(numbers, figures.get("allowed"), fragment.cause)
         if found.cause is None:
-            found = memory_log.cause_of(before) or Found(None, ())
+            found = memory_log.cause_of(before + line) or Found(None, ())
     symptom = _symptom(fragment, found.cause, phase, context)
     evidence = (
         *_quoted(after),
@@ -121,7 +122,7 @@ def _diagnosis(log: Log, first: Hit, hits: list[Hit], context: Context) -> Diagn
         *_said_by_figures(numbers, contradictory, after),
         *attention_evidence(numbers.requested_bytes if fragment.kind == "gpu_memory" else None, context.failed),
         *((say(f"diagnosis.phase_{phase}"),) if phase else ()),
-        *memory_log.evidence(before if fragment.kind in ("gpu_memory", "slow_spill", "host_memory") else ""),
+        *memory_log.evidence(before + line if fragment.kind in ("gpu_memory", "slow_spill", "host_memory") else ""),
         *_others_in_log(first, hits),
         *context_evidence(context),
     )

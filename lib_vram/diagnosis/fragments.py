@@ -8,7 +8,6 @@ step that was repeated in tiles, is not the cause when the text names one.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal

@@ -35,10 +35,7 @@ def _mib(text: str) -> int | None:
 
 
 def _last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
-    match = None
-    for match in pattern.finditer(text):
-        pass
-    return match
+    return next(reversed(list(pattern.finditer(text))), None)
 
 
 def _forge(match: re.Match[str]) -> Message | None:

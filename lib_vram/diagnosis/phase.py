@@ -10,9 +10,9 @@ PHASES: tuple[tuple[str, str], ...] = (
                    r"taesd"),
     ("vae_encode", r"encode_first_stage|first_stage_model\.encode|vae\.encode|vae_encode|vaeencode|encode_tiled|"
                    r"regular vae encod|images_tensor_to_samples|image_to_latents"),
-    ("load", r"load_model_weights|reload_model_weights|load_state_dict|forge_model_reload|load_checkpoint|load_torch_file|"
-             r"read_state_dict|load_file\(|safe_open|from_pretrained|load_models_gpu|forge_loader|loading model|"
-             r"checkpointloader|unetloader|load_unet|send_model_to_device"),
+    ("load", r"load_model_weights|reload_model_weights|load_state_dict|forge_model_reload|load_checkpoint|"
+             r"load_torch_file|read_state_dict|load_file\(|safe_open|from_pretrained|load_models_gpu|forge_loader|"
+             r"loading model|checkpointloader|unetloader|load_unet|send_model_to_device"),
     ("text_encode", r"get_learned_conditioning|get_multicond|encode_prompt|cliptextencode|text_encoder|textencode|"
                     r"encode_with_transformers|process_texts|sd_hijack_clip|clip_skip"),
     ("controlnet_preprocess", r"controlnet[/\\\w.]*(?:processor|preprocess|annotator)|run_annotator|preprocessor_|"
@@ -21,14 +21,14 @@ PHASES: tuple[tuple[str, str], ...] = (
     ("face_restore", r"restore_faces|codeformer|gfpgan|face_restoration|reactor"),
     ("hires_upscale", r"upscale_without_tiling|tiled_upscale|upscaler_utils|upscale_with_model|esrgan|do_upscale|"
                       r"resize_image|imageupscalewithmodel|swinir|ultimate-upscale|hat_model|realesrgan"),
-    ("training", r"train_embedding|train_hypernetwork|textual_inversion[/\\.]textual_inversion\.py|hypernetwork\.py.{0,40}train|"
-                 r"train_network|train_db|loss\.backward|accelerator\.backward|\.backward\(|optimizer\.step|"
-                 r"dreambooth|kohya|sd-scripts"),
+    ("training", r"train_embedding|train_hypernetwork|textual_inversion[/\\.]textual_inversion\.py|"
+                 r"hypernetwork\.py.{0,40}train|train_network|train_db|loss\.backward|accelerator\.backward|"
+                 r"\.backward\(|optimizer\.step|dreambooth|kohya_ss|sd-scripts"),
     ("sampling", r"sample_hr_pass|cfgdenoiser|cfg_denoiser|sampler\.sample|sampling_function|k_diffusion|kdiffusion|"
                  r"sample_euler|sample_dpm|common_ksampler|ksampler|calc_cond_batch|calc_cond_uncond|apply_model|"
                  r"diffusion_model|unet_forward|denoise"),
 )  # fmt: skip
-"""Names as A1111, Forge and its kin, ComfyUI, diffusers and trainers have them, in small letters; the deepest decides."""
+"""Names as A1111, Forge and its kin, ComfyUI, diffusers and trainers have them, in small letters; the deepest wins."""
 
 _PATTERNS = tuple((name, re.compile(pattern)) for name, pattern in PHASES)
 _TRACEBACK = "traceback (most recent call last)"

@@ -14,12 +14,13 @@ EXCERPT_CHARACTERS = 3000
 """Of the text itself: the end of the traceback and the error."""
 
 _PATH = re.compile(
-    r"(?:[A-Za-z]:[\\/]|\\\\[\w.$-]+[\\/]|~[\\/]|(?<![\w/.:])/)(?:[^\\/\s\"'<>|:*?]+[ ]?[^\\/\"'<>|:*?\n]{0,60}?[\\/])+(?=[^\\/\s\"'<>|]*)"
+    r"(?:[A-Za-z]:[\\/]|\\\\[\w.$-]+[\\/]|~[\\/]|(?<![\w/.:])/)"  # a drive, a share, home, the root
+    r"(?:[^\\/\s\"'<>|:*?]+[ ]?[^\\/\"'<>|:*?\n]{0,60}?[\\/])+(?=[^\\/\s\"'<>|]*)"  # folders, blanks in their names too
 )
 _ADDRESS = re.compile(r"\b(?:\d{1,3}\.){3}\d{1,3}(?::\d+)?\b")
 _MAIL = re.compile(r"[\w.+-]{1,64}@[\w-]{1,64}\.[\w.-]{1,64}")
 _TOKEN = re.compile(r"\b(?:hf_|sk-|ghp_|glpat-|xox[bp]-)[A-Za-z0-9_-]{8,}")
-_SECRET = re.compile(r"(?i)\b(--(?:gradio-|api-)?auth(?:-path)?|token|password|api[_-]?key)([ =:]+)\S+")
+_SECRET = re.compile(r"(?i)(--(?:gradio-|api-)?auth(?:-path)?|\btoken|password|api[_-]?key)([ =:]+)\S+")
 
 
 def scrub(text: str) -> str:

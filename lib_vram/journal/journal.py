@@ -28,7 +28,7 @@ SYNC_SECONDS = 5.0
 """Events are synced to the disk at once, readings this often: a power cut loses the last few."""
 PATTERN = "session-*.jsonl"
 
-_STOP = ("stop", {})
+_STOP: tuple[str, dict[str, Any]] = ("stop", {})
 
 
 class Journal:
@@ -88,7 +88,7 @@ class Journal:
             while running:
                 if file.tell() > SEGMENT_BYTES:
                     file.close()
-                    os.replace(self.path, self.path.with_suffix(".old.jsonl"))
+                    self.path.replace(self.path.with_suffix(".old.jsonl"))
                     file = self._open()
                 running = self._write_next(file)
         finally:

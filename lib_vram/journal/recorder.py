@@ -56,8 +56,7 @@ def _memory(card: Callable[[], Card | None]) -> dict[str, int | None]:
         found = card()
     except BadInput:  # the virtual card is described wrongly
         found = None
-    total, free = _ram()
-    return {"ram_free": free, "card_free": found.free_bytes if found else None}
+    return {"ram_free": _ram()[1], "card_free": found.free_bytes if found else None}
 
 
 def _ram() -> tuple[int | None, int | None]:

@@ -115,7 +115,7 @@ class Session:
     def failed(self, text: str, run: Any = None) -> None:
         """Note that ``run``, or the one that is open, ended with the error ``text``."""
         with self._lock:
-            found = self._take(run) or (self._open[0] if self._open else None)
+            found = self._find(run) or (self._open[0] if self._open else None)
             self._open = []
             self._failure = Failure(text[-TEXT_LIMIT:], found.request if found else None, time.time())
         self._note("failed", text=text.strip().rpartition("\n")[2][:200])
@@ -142,12 +142,15 @@ class Session:
         if self._errors.mark() != outer.mark:
             self.failed(self._errors.text() or "")
         elif outer.job is not None:
-            self.refused(None)  # over without an end and without an error: interrupted before it began
+            with self._lock:
+                self._open = []
+            self._note("done")  # over without an end and without an error: interrupted before it began
+
+    def _find(self, run: Any) -> _Open | None:
+        return next((item for item in self._open if item.run == id(run)), None)
 
     def _take(self, run: Any) -> _Open | None:
-        found = next((item for item in self._open if item.run == id(run)), None)
-        if run is None:
-            self._open = []
+        found = self._find(run)
         self._open = [item for item in self._open if item is not found]
         return found
 
