@@ -45,10 +45,9 @@ class Reforge(LdmPatched):
 
     def vae_dtype_to_come(self) -> Any:
         """Return the torch type in which reForge would load the VAE of SD 1, SD 2 or SDXL."""
-        import torch
-        from ldm_patched.modules import model_management
+        from ldm_patched.modules import model_management as memory
 
-        return model_management.vae_dtype(model_management.vae_device(), [torch.bfloat16, torch.float32])
+        return memory.vae_dtype(memory.vae_device(), [memory.torch.bfloat16, memory.torch.float32])
 
     def lever_pairs(self, original: Request, changed: Request) -> list[tuple[str, Any, Any]]:
         """Return the switches of our own accordion, and *Never OOM*'s for the UNet."""

@@ -83,7 +83,7 @@ def test_the_accordion_has_four_controls_in_the_order_of_the_arguments(fake, gra
 
 def test_our_tiled_switch_is_shown_where_the_host_has_none_and_its_size_where_tiles_are_ours(fake, gradio):
     _, tiled, tile_size, _ = callbacks.controls("txt2img")
-    shown = {"forge": (False, False), "neo": (True, False)}.get(fake.name, (True, True))
+    shown = {"forge": (False, False), "classic": (False, False), "neo": (True, False)}.get(fake.name, (True, True))
     assert (tiled.named["visible"], tile_size.named["visible"]) == shown
 
 

@@ -158,6 +158,8 @@ def test_only_flags_about_memory_are_passed_on(fake, host, monkeypatch):
         "a1111": ("--medvram", "--no-half-vae"),
         "forge": ("--always-gpu", "--vae-in-fp32"),
         "neo": ("--fp32-vae",),
+        "reforge": ("--always-gpu", "--vae-in-fp32"),
+        "classic": ("--always-gpu", "--vae-in-fp32"),
     }
     assert host.request_from_form("txt2img", {}).host_args == expected[fake.name]
 
@@ -258,7 +260,7 @@ def test_the_run_argument_works_without_a_card(fake, host, monkeypatch):
 def test_tiled_decoding_lasts_one_run(fake, host):
     page_run(fake.make(own=[{"tiled": True, "tile_size": 512}]))
     page_run(fake.make())
-    assert fake.record.decodes == (["tiled 512", "whole"] if fake.name == "a1111" else ["tiled", "whole"])
+    assert fake.record.decodes == (["tiled 512", "whole"] if host.has_tile_size else ["tiled", "whole"])
 
 
 def test_arguments_of_other_scripts_are_changed_on_a_copy(fake, host):
