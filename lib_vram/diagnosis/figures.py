@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from lib_vram.diagnosis.sizes import NUMBER, SIZE, size_bytes
+from lib_vram.diagnosis.sizes import NUMBER, SIZE, STAND_IN_BYTES, size_bytes
 
 WINDOW = 1600
 """Characters after the start of a failure in which its figures stand; torch's longest text has some 900."""
@@ -102,7 +102,7 @@ def read_processes(window: str) -> Mapping[int, int]:
     """Return what the text says other processes hold, bytes by process number."""
     text = _first_failure(window)
     sizes = ((match[1], size_bytes(match[2], match[3])) for match in _OTHER_PROCESS.finditer(text))
-    return {int(number): size for number, size in sizes if size is not None}
+    return {int(number): size for number, size in sizes if size is not None and size < STAND_IN_BYTES}
 
 
 def _first_failure(window: str) -> str:

@@ -18,6 +18,7 @@ Kind = Literal[
 ]  # fmt: skip
 
 PLAIN, DISGUISED, CONSEQUENCE, WENT_ON, SLOW_STEPS = range(5)
+HARMLESS = 9
 """Tiers: says what it is; says something else, or warns; what a failure leaves behind; repeated or slower; merely slow."""
 
 
@@ -44,6 +45,19 @@ def _group(kind: Kind, *texts: str, tier: int = PLAIN, cause: str | None = None,
 
 
 FRAGMENTS: tuple[Fragment, ...] = (
+    # ---- Sounds bad and is not: lines of every healthy start ----------------------------------------------------------
+    *_group(
+        "unknown",
+        "memory monitor disabled",
+        "user provided device_type of 'cuda', but cuda is not available",
+        "failed to load image python extension",
+        "matching triton is not available",
+        "if you encounter cuda out of memory",
+        "re:\\btry to set --tile with a smaller number",
+        "disable the 'automatically revert vae",
+        "expandable_segments not supported on this platform",
+        tier=HARMLESS,
+    ),
     # ---- The run went on: repeated in tiles, in slices, with a smaller batch, in higher precision --------------------
     *_group(
         "gpu_memory",

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from lib_vram.diagnosis.anchors import anchors
-from lib_vram.diagnosis.fragments import FRAGMENTS, SLOW_STEPS, Fragment
+from lib_vram.diagnosis.fragments import FRAGMENTS, HARMLESS, SLOW_STEPS, Fragment
 
 HEAD_BYTES = 8 * 1024**2
 TAIL_BYTES = 2 * 1024**2
@@ -125,7 +125,7 @@ def find_hits(log: Log) -> list[Hit]:
         text = line.decode("utf-8", "replace")
         ranks = sorted({rank for stem in found for rank in stems[stem]})
         test = next((tests[rank] for rank in ranks if tests[rank].matches(line, text)), None)
-        if test is not None:
+        if test is not None and test.fragment.tier != HARMLESS:
             hits.append(Hit(test.fragment, line, order))
     return hits
 

@@ -106,6 +106,17 @@ def test_a_figure_that_cannot_be_is_dropped_and_said_so(text, field):
     assert any(item.key == "diagnosis.evidence_contradictory" for item in found.evidence)
 
 
+def test_a_stand_in_for_what_windows_does_not_say_is_not_passed_on():
+    text = plain().replace(
+        "Of the allocated", "Process 4711 has 17179869184.00 GiB memory in use. Including non-PyTorch memory, this process "
+        "has 17179869184.00 GiB memory in use. Of the allocated",
+    )  # fmt: skip
+    found = diagnose(text)
+    assert found.numbers.process_bytes is None
+    assert found.contradictory
+    assert not any("17179869184" in str(item) for item in found.evidence[1:])
+
+
 def test_the_first_real_cause_is_found_not_the_last_line():
     log = "\n".join(
         [

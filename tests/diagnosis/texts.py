@@ -334,5 +334,11 @@ TEXTS: tuple[tuple[str, str], ...] = (
         "Begin to load 1 model\n[Memory Management] Target: KModel, Free GPU: 9000.00 MB, Model Require: 4897.05 MB, Previously Loaded: 0.00 MB, Inference Require: 1024.00 MB, Remaining: 3078.95 MB, All loaded to GPU.\nMoving model(s) has taken 1.20 seconds",
     ),
     ("unknown", ""),
+    ("unknown", "Warning: caught exception 'Torch not compiled with CUDA enabled', memory monitor disabled"),
+    ("unknown", "UserWarning: User provided device_type of 'cuda', but CUDA is not available. Disabling"),
+    (
+        "unknown",
+        "UserWarning: Failed to load image Python extension: '[WinError 127] The specified procedure could not be found'",
+    ),
     ("unknown", "hello"),
 )
