@@ -153,11 +153,9 @@ def test_inspect_reads_standard_input(capsys: pytest.CaptureFixture[str], monkey
             [*COMPONENT, "--alloc-conf", "max_split_size_mb:1"],
             "--alloc-conf: got 'max_split_size_mb:1', takes a whole number above 20",
         ),
-        ([*COMPONENT, "--family", "flux1"], "--family: got 'flux1', takes one that is ready: sd15 or sdxl"),
         (
-            [*COMPONENT, "--part", "denoise", "--code", "diffusers"],
-            "--part: got 'denoise', takes vae_decode or "
-            "vae_encode for the diffusers code; its other parts are not ready yet",
+            [*COMPONENT, "--family", "zimage", "--part", "controlnet"],
+            "--part: got 'controlnet', takes another: there is none of zimage yet",
         ),
         (["fit", "x.json"], "--vary: got None, takes a value: this option is required"),
         (["estimate"], "REQUEST: got None, takes a JSON file with a request, or - for standard input"),
@@ -185,8 +183,8 @@ def test_a_family_that_is_not_ready_is_refused_by_every_command(
 
 
 def test_a_host_that_is_not_ready_is_refused(capsys: pytest.CaptureFixture[str], request_file: Any) -> None:
-    assert refusal(capsys, "estimate", request_file(host="neo")).startswith(
-        "host: got 'neo', takes one that is ready; "
+    assert refusal(capsys, "estimate", request_file(host="diffusers")).startswith(
+        "host: got 'diffusers', takes one that is ready; "
     )
 
 

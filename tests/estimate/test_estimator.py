@@ -69,8 +69,8 @@ def test_other_hosts_are_unknown_and_not_guessed(host):
     assert str(result.notes[0]) == f"VRAM Guard does not know yet how {host} moves models: nothing is computed for it."
 
 
-@pytest.mark.parametrize("family", ["flux1", "sd21", "wan21_14b"])
-def test_families_that_are_not_ready_are_unknown_and_not_guessed(family):
+@pytest.mark.parametrize("family", ["flux1", "zimage", "wan21_14b"])
+def test_families_that_the_host_has_no_code_for_are_unknown_and_not_guessed(family):
     result = estimate(a_request(model={"family": family}), COMPUTED)
     assert (result.verdict, result.peak_bytes) == ("unknown", 0)
     assert str(result.notes[0]) == f"Models of the family {family} cannot be computed yet."

@@ -9,7 +9,7 @@ import pytest
 from lib_vram.errors import BadInput
 from lib_vram.estimate.weights import ARCHITECTURES, controlnet_bytes, weights_of
 from lib_vram.model.inspect import Checkpoint, ComponentWeights
-from lib_vram.units import MIB
+from lib_vram.units import GIB, MIB
 from tests.estimate.stand_in import a_request
 
 
@@ -122,8 +122,19 @@ def test_a_quantised_unet_leaves_the_rest_in_half_precision():
     assert (weights.unet_bytes, weights.text_encoders_bytes) == (2_567_463_684, 2 * 817_720_321)
 
 
-def test_a_family_that_is_not_known_has_no_weights():
-    assert weights_of(a_request(model={"family": "flux1"})) is None
+@pytest.mark.parametrize(
+    ("family", "unet_gib", "text_gib"),
+    [
+        ("flux1", 22.168, 9.1),
+        ("sd35_large", 15.007, 10.394),
+        ("qwen_image", 38.055, 14.430),
+        ("wan21_14b", 26.614, 10.581),
+    ],
+)
+def test_large_models_weigh_what_their_published_files_do(family, unet_gib, text_gib):
+    weights = weights_of(a_request(model={"family": family}))
+    assert weights.unet_bytes / GIB == pytest.approx(unet_gib, abs=0.001)
+    assert weights.text_encoders_bytes / GIB == pytest.approx(text_gib, abs=0.001)
 
 
 CHECKPOINT = Checkpoint(

@@ -176,9 +176,9 @@ def test_fp32_has_a_wider_interval() -> None:
 @pytest.mark.parametrize(
     "component",
     [
-        Component("flux1", "denoise", 1024, 1024),
-        Component("sdxl_refiner", "denoise", 1024, 1024),
-        Component("sdxl", "denoise", 1024, 1024, code="diffusers"),
+        Component("sdxl_refiner", "controlnet", 1024, 1024),
+        Component("zimage", "controlnet", 1024, 1024, code="diffusers"),
+        Component("wan21_1b", "vae_decode", 832, 480, frames=81),
         Component("sdxl", "vae_decode", 1024, 1024, code="diffusers", attention="math"),
         Component("sdxl", "vae_decode", 1024, 1024, alloc_conf="backend:cudaMallocAsync"),
     ],
