@@ -17,6 +17,7 @@ from lib_vram.guard.refusal import lift, refusal_text, refuse, steps_text, wont_
 from lib_vram.host.failures import WebuiErrors
 from lib_vram.journal.recorder import open_journal
 from lib_vram.journal.session import Session
+from lib_vram.machine.torch_other import why_no_card
 from lib_vram.message import Message, render, say
 from lib_vram.plan.result import Plan
 from lib_vram.plan.search import make_plan
@@ -201,7 +202,7 @@ def _action(argument: RunArgument, settings: Settings, *, is_api: bool) -> str:
 def reason_of(bad: BadInput) -> Message:
     """Return why no request could be made, for people."""
     if bad.field == "device":
-        return say("guard.no_card")
+        return why_no_card()
     if bad.field == "model":
         return say("guard.model_elsewhere")
     if bad.field == "model.family":

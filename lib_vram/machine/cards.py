@@ -6,7 +6,7 @@ import dataclasses
 import os
 from collections.abc import Callable, Mapping
 
-from lib_vram.machine import amd, torch_cuda
+from lib_vram.machine import amd, torch_cuda, torch_other
 from lib_vram.machine.card import Card
 from lib_vram.machine.nvml import Gpu, NvmlReader
 from lib_vram.machine.torch_cuda import TorchReading
@@ -42,7 +42,8 @@ class CardReader:
         real = tuple(gpu.card for gpu in self._nvml.gpus()) + self._amd_cards()
         if not real:
             reading = self._torch_reading(None)
-            real = (reading.card(),) if reading else ()
+            card = reading.card() if reading else torch_other.read()
+            real = (card,) if card else ()
         return (virtual, *real) if virtual else real
 
     def current_card(self, index: int | None = None) -> Card | None:
@@ -73,7 +74,10 @@ class CardReader:
         if reading:
             gpu = _same(gpus, reading)
             return _merged(gpu, reading) if gpu else reading.card()
-        if torch_cuda.loaded_without_gpu():
+        other = torch_other.read(index)
+        if other:
+            return other
+        if torch_cuda.loaded_without_gpu() and not torch_other.uses_directml():
             return None
         seen = visible(gpus, self._environment)
         if seen:
