@@ -42,6 +42,8 @@
         never_oom_unet: {label: "Enabled for UNet (always maximize offload)", or: "Enabled for UNet (always offload)", scope: "#tab_{tab}", kind: "switch"},
         never_oom_vae: {label: "Enabled for VAE (always tiled)", or: "Enabled for VAE (always tile)", scope: "#tab_{tab}", kind: "switch"},
     };
+    // multidiffusion's Tiled VAE names its elements after the tab in short; older ones have a plain checkbox.
+    const TILED_VAE = {txt2img: "t2i", img2img: "i2i"};
     const UNIT_ENABLED = "_controlnet_enable_checkbox";
 
     const labelled = new Map(); // "scope label" → {element, looked}
@@ -149,6 +151,12 @@
         return units;
     }
 
+    function readTiledVae(form, tab) {
+        const short = TILED_VAE[tab];
+        const box = find(`MDV-${short}-enabled-checkbox`) || find(`MD-${short}-enable`);
+        if (switchOf(box)) put(form, "tiled_vae_tile", numberOf(find(`MD-${short}-dec-size`)));
+    }
+
     function readImage(form) {
         if (tabIndex("img2img_tabs_resize") === 1) put(form, "resize_scale", numberOf(find("img2img_scale")));
         const area = find("mode_img2img");
@@ -181,6 +189,7 @@
         if (styles && styles.length) form.styles = styles;
         if (tab === "txt2img") put(form, "hr_checkpoint", choiceOf(find("hr_checkpoint")));
         form.controlnets = readControlnets(tab);
+        readTiledVae(form, tab);
         if (tab === "img2img") readImage(form);
         for (const more of guard.fields.more) more(form, tab);
         return form;

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from lib_vram.host import asked as asking
 from lib_vram.host import units
 from lib_vram.host.asked import Asked
 from lib_vram.host.patches import Run
 from lib_vram.host.webui import WebUI, dtype_name, stands_in
 from lib_vram.machine.card import Card
-from lib_vram.request import HostName, Request
+from lib_vram.request import HostName, Mode, Request
 
 _ATTENTION = {
     "xformers": "xformers", "sdp": "sdpa", "sdp-no-mem": "sdpa", "sub-quadratic": "sub_quad",
@@ -45,6 +46,12 @@ class A1111(WebUI):
             vae["tile_size"] = want.tile_size
         together = bool(self.option("batch_cond_uncond", True)) and not want.apart
         return {"vae": vae, "batch_cond_uncond": together}
+
+    def asked_by_form(self, tab: Mode, form: Mapping[str, Any]) -> Asked:
+        """Return what the fields ask for; an installed *Tiled VAE* that is on counts as tiled, with its own tile."""
+        want = super().asked_by_form(tab, form)
+        tile = asking.Form(form).whole("tiled_vae_tile", 0) * 8
+        return dataclasses.replace(want, tiled=True, tile_size=tile) if tile > 0 else want
 
     def asked(self, p: Any) -> Asked:
         """Return what ``p`` asks for; an installed *Tiled VAE* that is on counts as tiled."""
@@ -96,8 +103,11 @@ class A1111(WebUI):
         tiled = request.vae.tiled if request else argument.tiled
         if apart and self.option("batch_cond_uncond", True):
             self.override(p, "batch_cond_uncond", False)  # read at every step
-        if tiled and units.tiled_vae_tile(p) is None:
-            size = (request.vae.tile_size if request else None) or argument.tile_size
+        size = (request.vae.tile_size if request else None) or argument.tile_size
+        installed = units.tiled_vae_tile(p)
+        if installed is not None and request and size < installed:
+            units.with_arguments(p, units.TILED_VAE, {units.DECODER_TILE: size // 8})
+        if tiled and installed is None:
             own_tiles(self.runs.of(p), size)
 
 

@@ -170,7 +170,7 @@ class LdmPatched(WebUI):
     def sample_apart(self, p: Any, name: str, one_by_one: Callable[[Any], Any]) -> None:
         """Compute cond and uncond one after the other in the run of ``p``: ``name`` is the sampler's function."""
         run = self.runs.of(p)
-        run.of_run.set_attribute(p, "sample", _sampling_apart(p.sample, name, one_by_one))
+        run.wrap(p, "sample", _sampling_apart(p.sample, name, one_by_one))
 
     def lever_pairs(self, original: Request, changed: Request) -> list[tuple[str, Any, Any]]:
         """Return *Never OOM*'s switches that work here, and ours for cond and uncond."""

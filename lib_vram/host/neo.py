@@ -197,12 +197,12 @@ class Neo(WebUI):
         tiled = request.forge.never_oom_vae if request else argument.tiled
         if tiled and not self._always_tiled():
             run = self.runs.of(p)
-            run.of_run.set_attribute(p, "init", self._then_in_tiles(p.init, run))
+            run.wrap(p, "init", self._then_in_tiles(p.init, run))
         if request is not None:
             self._keep_free(p, request)
         if apart:
             run = self.runs.of(p)
-            run.of_run.set_attribute(p, "sample", sampling_apart(p.sample, run))
+            run.wrap(p, "sample", sampling_apart(p.sample, run))
 
     def _then_in_tiles(self, init: Callable[..., Any], run: Run) -> Callable[..., Any]:
         """Return ``p.init`` that first switches tiles on: after every script's ``process``, before the first encode."""

@@ -11,6 +11,8 @@ from lib_vram.host.asked import ControlNet, name_or_none
 
 CONTROLNET = "controlnet"
 TILED_VAE = "tiled vae"
+DECODER_TILE = 2
+"""Position of the decoder's tile, in latent pixels, in that script's arguments."""
 
 
 def script_titled(p: Any, title: str) -> Any | None:
@@ -67,6 +69,6 @@ def _unit(argument: Any) -> ControlNet | None:
 def tiled_vae_tile(p: Any) -> int | None:
     """Return multidiffusion's decoder tile in pixels when its *Tiled VAE* is on for this run."""
     arguments = arguments_of(p, TILED_VAE)
-    if len(arguments) < 3 or not arguments[0]:
+    if len(arguments) <= DECODER_TILE or not arguments[0]:
         return None
-    return int(arguments[2]) * 8
+    return int(arguments[DECODER_TILE]) * 8

@@ -98,7 +98,7 @@ class WebUI:
         Raises:
             BadInput: a field is not usable; ``NotReady`` without a card or a known model family.
         """
-        want = asking.from_form(tab, form)
+        want = self.asked_by_form(tab, form)
         request = self._request(want)
         if want.image_size:
             self._scaled[request] = want.image_size
@@ -109,6 +109,10 @@ class WebUI:
     def request_from_processing(self, p: Any) -> Request:
         """Return the request that ``p`` describes, in ``before_process``. Raises as :meth:`request_from_form`."""
         return self._request(self.asked(p))
+
+    def asked_by_form(self, tab: Mode, form: Mapping[str, Any]) -> Asked:
+        """Return what the page's fields ask for. Raises as :meth:`request_from_form`."""
+        return asking.from_form(tab, form)
 
     def asked(self, p: Any) -> Asked:
         """Return what ``p`` asks for."""

@@ -8,6 +8,7 @@ import pytest
 
 from lib_vram import callbacks
 from lib_vram.estimate.result import Estimate
+from lib_vram.host import units
 from lib_vram.machine.card import Card
 from lib_vram.plan.result import Plan
 from lib_vram.request import VaeSpec
@@ -101,12 +102,27 @@ def test_the_calls_own_overrides_are_as_before_after_the_run(fake, host):
     assert overrides == {"CLIP_stop_at_last_layers": 2}
 
 
+def test_an_installed_tiled_vae_that_is_on_in_the_page_counts_with_its_own_tile(host):
+    form = {"tiled_vae_tile": 64, "vae_tile_size": 768}
+    assert host.request_from_form("txt2img", form).vae == VaeSpec("fp16", True, 512)
+    assert not host.request_from_form("txt2img", {"vae_tile_size": 768}).vae.tiled
+
+
 def test_an_installed_tiled_vae_counts_and_ours_steps_aside(fake, host):
     fake.runner.add(TiledVae(), [True, 960, 64, False, True, True, False])
     p = fake.make(own=[{"tiled": True, "tile_size": 512}])
     assert host.request_from_processing(p).vae == VaeSpec("fp16", True, 512)
     page_run(p)
     assert fake.record.decodes == ["whole"]
+
+
+def test_a_fix_that_needs_smaller_tiles_gives_them_to_the_installed_tiled_vae(fake, host):
+    fake.runner.add(TiledVae(), [True, 960, 64, False, True, True, False])
+    p = fake.make()
+    request = host.request_from_processing(p)
+    host.prepare_run(p, request.replace(vae=VaeSpec("fp16", True, 320)))
+    assert units.arguments_of(p, "tiled vae") == (True, 960, 40, False, True, True, False)
+    assert fake.runner.defaults[-7:] == [True, 960, 64, False, True, True, False]
 
 
 def test_the_model_that_is_loaded_by_then_decodes_in_tiles(fake, host):
