@@ -330,10 +330,9 @@ def _normalised(norm: Any, source: Source, tile: Tensor) -> Tensor:
 
     ``batch_norm`` in evaluation mode is that very operation, computed in fp32 and rounded once, as ``group_norm`` is.
     """
-    mean, variance = source.moments.of_groups(norm.num_groups)
-    return F.batch_norm(
-        tile, mean.to(tile.device), variance.to(tile.device), norm.weight.float(), norm.bias.float(), eps=norm.eps
-    )
+    own = (*source.moments.of_groups(norm.num_groups), norm.weight, norm.bias)
+    mean, variance, weight, bias = (part.float().to(tile.device) for part in own)  # weights may be swapped out to RAM
+    return F.batch_norm(tile, mean, variance, weight, bias, eps=norm.eps)
 
 
 def step_aside(decoder: Any) -> bool:
