@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lib_vram.errors import BadInput
-from lib_vram.estimate.estimator import estimate
 from lib_vram.estimate.result import Estimate
 from lib_vram.guard import infotext
 from lib_vram.guard.argument import RunArgument
@@ -20,13 +19,26 @@ from lib_vram.journal.session import Session
 from lib_vram.machine.torch_other import why_no_card
 from lib_vram.message import Message, render, say
 from lib_vram.plan.result import Plan
-from lib_vram.plan.search import make_plan
 from lib_vram.request import Mode, Request
 
 if TYPE_CHECKING:
     from lib_vram.host.base import Host, Settings
 
 logger = logging.getLogger("vram_guard")
+
+
+def estimate(request: Request) -> Estimate:
+    """Return the estimate of ``request``. Imported when first asked for: a WebUI's start need not wait for it."""
+    from lib_vram.estimate.estimator import estimate as compute
+
+    return compute(request)
+
+
+def make_plan(request: Request) -> Plan:
+    """Return what would make ``request`` fit. Imported when first asked for, as :func:`estimate` is."""
+    from lib_vram.plan.search import make_plan as search
+
+    return search(request)
 
 
 def _check_fault(fault: Exception, *_: Any) -> Check:

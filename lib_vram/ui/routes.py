@@ -18,9 +18,8 @@ from starlette.responses import JSONResponse, Response
 
 import lib_vram
 from lib_vram.errors import BadInput
-from lib_vram.estimate.estimator import estimate
+from lib_vram.guard.guard import estimate, make_plan
 from lib_vram.message import LANGUAGES, language_of, render, say
-from lib_vram.plan.search import make_plan
 from lib_vram.request import Request as Generation
 from lib_vram.ui import access, answers, sections
 from lib_vram.ui.sections import diagnosis
