@@ -12,8 +12,18 @@ from lib_vram.message import Message, say
 from lib_vram.model.inspect import Checkpoint, inspect_file
 from lib_vram.physics.weights import FORGE_SDXL_TEXT_ENCODERS_BYTES, weights_bytes
 from lib_vram.request import Dtype, Family, HostName, Request, WeightsDtype
+from lib_vram.units import MIB
 
 Inspect = Callable[[str], Checkpoint]
+
+TEXT_ENCODERS_BYTES: dict[tuple[HostName, Family], int] = {
+    ("forge", "sdxl"): FORGE_SDXL_TEXT_ENCODERS_BYTES,
+    ("neo", "sdxl"): FORGE_SDXL_TEXT_ENCODERS_BYTES,
+    ("neo", "sd15"): int(380.59 * MIB),
+}
+"""What hosts say in their log when they load the text encoders, where that is more than their parameters come to:
+they keep the table of tokens in fp32 beside the rest. Neo's figure for SD 1.5 is from Neo 2.26 with torch 2.13 on a
+CPU ("JointTextEncoder", fp16); that for SDXL is taken over from Forge, whose classes are the same."""
 
 
 @dataclass(frozen=True)
@@ -161,7 +171,7 @@ def controlnet_bytes(family: Family, dtype: WeightsDtype) -> int:
 
 def _measured(host: HostName, family: Family) -> int | None:
     """Return what the host itself says its text encoders take, where that is not what their counts come to."""
-    return FORGE_SDXL_TEXT_ENCODERS_BYTES if (host, family) == ("forge", "sdxl") else None
+    return TEXT_ENCODERS_BYTES.get((host, family))
 
 
 def _counts(request: Request, known: Architecture, inspect: Inspect) -> tuple[dict[str, int], tuple[Message, ...]]:
