@@ -49,6 +49,7 @@ FRAGMENTS: tuple[Fragment, ...] = (
     *_group(
         "unknown",
         "memory monitor disabled",
+        "re:^\\s*(?:raise|except) ",  # a line of the program itself, as a traceback shows it
         "user provided device_type of 'cuda', but cuda is not available",
         "failed to load image python extension",
         "matching triton is not available",

@@ -108,8 +108,8 @@ def test_a_figure_that_cannot_be_is_dropped_and_said_so(text, field):
 
 def test_a_stand_in_for_what_windows_does_not_say_is_not_passed_on():
     text = plain().replace(
-        "Of the allocated", "Process 4711 has 17179869184.00 GiB memory in use. Including non-PyTorch memory, this process "
-        "has 17179869184.00 GiB memory in use. Of the allocated",
+        "Of the allocated", "Process 4711 has 17179869184.00 GiB memory in use. Including non-PyTorch memory, this "
+        "process has 17179869184.00 GiB memory in use. Of the allocated",
     )  # fmt: skip
     found = diagnose(text)
     assert found.numbers.process_bytes is None
@@ -131,6 +131,12 @@ def test_the_first_real_cause_is_found_not_the_last_line():
 
 def test_an_error_that_follows_a_progress_bar_on_its_line_is_seen():
     assert diagnose(" 50%|█████ | 10/20 [00:05<00:05,  1.8it/s]!!! Exception !!! " + plain()).kind == "gpu_memory"
+
+
+def test_the_programs_own_lines_in_a_traceback_are_no_failures():
+    log = "Traceback (most recent call last):\n    raise torch.OutOfMemoryError('CUDA out of memory')\n" + plain()
+    assert not any(item.key == "diagnosis.evidence_again" for item in diagnose(log).evidence)
+    assert "58.07" not in diagnose("    raise OutOfMemoryError('Tried to allocate 58.07 GiB')\n" + plain()).line
 
 
 def test_the_phase_is_read_from_the_traceback():
