@@ -11,79 +11,33 @@ full, whole free segments are given back to the driver before the request is tri
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from dataclasses import dataclass
 
-from lib_vram.errors import BadInput, DeviceOutOfMemory, NotReady
+from lib_vram.errors import DeviceOutOfMemory
+from lib_vram.physics.alloc_conf import LARGE_SEGMENT, MIN_BLOCK, NO_SPLIT_LIMIT, AllocatorConf
 from lib_vram.units import MIB
 
-MIN_BLOCK = 512
+__all__ = ("LARGE_SEGMENT", "MIN_BLOCK", "NO_SPLIT_LIMIT", "AllocatorConf", "CachingAllocator")
+
 SMALL_LIMIT = 1 * MIB
 SMALL_SEGMENT = 2 * MIB
-LARGE_SEGMENT = 20 * MIB
 OWN_SEGMENT_FROM = 10 * MIB
 SEGMENT_ROUNDING = 2 * MIB
-NO_SPLIT_LIMIT = 2**62
-MIN_SPLIT_SIZE_MB = 20
-"""PyTorch refuses a ``max_split_size_mb`` that is not larger than the 20 MiB segment."""
 
-_CONF_KEYS = ("backend", "expandable_segments", "max_split_size_mb", "garbage_collection_threshold",
-              "roundup_power2_divisions", "roundup_bypass_threshold_mb", "release_lock_on_cudamalloc",
-              "pinned_use_cuda_host_register", "pinned_num_register_threads")  # fmt: skip
-_HOST_MEMORY_KEYS = frozenset(
-    ("release_lock_on_cudamalloc", "pinned_use_cuda_host_register", "pinned_num_register_threads")
-)
-
-
-@dataclass(frozen=True)
-class AllocatorConf:
-    """What ``PYTORCH_CUDA_ALLOC_CONF`` says, as far as it moves blocks. Sizes in bytes."""
-
-    max_split_bytes: int = NO_SPLIT_LIMIT
-    expandable: bool = False
-
-    @classmethod
-    def parse(cls, text: str) -> AllocatorConf:
-        """Return the configuration that ``text`` (``"expandable_segments:True,max_split_size_mb:128"``) sets.
-
-        Raises:
-            BadInput: an option does not exist, or its value is not one it takes.
-            NotReady: an option that changes the replay is understood and not modelled.
-        """
-        values: dict[str, int | bool] = {}
-        for item in filter(None, (part.strip() for part in text.split(","))):
-            key, found, value = (part.strip() for part in item.partition(":"))
-            if key not in _CONF_KEYS or not found:
-                raise BadInput("alloc_conf", got=item, takes=f"option:value with the options {', '.join(_CONF_KEYS)}")
-            values.update(_option(key, value))
-        return cls(**values)  # type: ignore[arg-type]
-
-
-def _option(key: str, value: str) -> dict[str, int | bool]:
-    if key in _HOST_MEMORY_KEYS or (key == "backend" and value == "native"):
-        return {}
-    if key == "expandable_segments":
-        if value not in ("True", "False"):
-            raise BadInput("alloc_conf", got=f"{key}:{value}", takes=f"{key}:True or {key}:False")
-        return {"expandable": value == "True"}
-    if key == "max_split_size_mb":
-        if not value.isdecimal() or int(value) <= MIN_SPLIT_SIZE_MB:
-            raise BadInput("alloc_conf", got=f"{key}:{value}", takes=f"a whole number above {MIN_SPLIT_SIZE_MB}")
-        return {"max_split_bytes": int(value) * MIB}
-    raise NotReady("alloc_conf", got=f"{key}:{value}", takes="options whose effect is modelled: "
-                   "expandable_segments, max_split_size_mb, backend:native")  # fmt: skip
+DEFAULT = AllocatorConf()
+"""PyTorch without an environment variable."""
 
 
 def rounded(size_bytes: int) -> int:
-    """Return the bytes that a request of ``size_bytes`` occupies."""
+    """Return the bytes that a request of ``size_bytes`` occupies, without ``roundup_power2_divisions``."""
     return -(-size_bytes // MIN_BLOCK) * MIN_BLOCK if size_bytes > MIN_BLOCK else MIN_BLOCK
 
 
-def segment_bytes(size_bytes: int) -> int:
+def segment_bytes(size_bytes: int, large_segment: int = LARGE_SEGMENT) -> int:
     """Return the size of the segment that is asked of the driver for a block of ``size_bytes``."""
     if size_bytes <= SMALL_LIMIT:
         return SMALL_SEGMENT
-    if size_bytes < OWN_SEGMENT_FROM:
-        return LARGE_SEGMENT
+    if size_bytes < min(OWN_SEGMENT_FROM, large_segment):
+        return large_segment
     return -(-size_bytes // SEGMENT_ROUNDING) * SEGMENT_ROUNDING
 
 
@@ -110,14 +64,10 @@ class CachingAllocator:
     Blocks are numbers into parallel lists, so that the whole state can be copied in microseconds.
     """
 
-    def __new__(cls, limit_bytes: int | None = None, conf: AllocatorConf = AllocatorConf()) -> CachingAllocator:
-        if cls is CachingAllocator and conf.expandable:
-            from lib_vram.physics.expandable import ExpandableAllocator
+    def __new__(cls, limit_bytes: int | None = None, conf: AllocatorConf = DEFAULT) -> CachingAllocator:
+        return super().__new__(_class_for(conf) if cls is CachingAllocator else cls)
 
-            return super().__new__(ExpandableAllocator)
-        return super().__new__(cls)
-
-    def __init__(self, limit_bytes: int | None = None, conf: AllocatorConf = AllocatorConf()) -> None:
+    def __init__(self, limit_bytes: int | None = None, conf: AllocatorConf = DEFAULT) -> None:
         self.limit_bytes = limit_bytes
         self.conf = conf
         self._always_splits = conf.max_split_bytes == NO_SPLIT_LIMIT
@@ -149,7 +99,7 @@ class CachingAllocator:
         Raises:
             DeviceOutOfMemory: the device has no room, even after the cache was released.
         """
-        return self.take(rounded(size_bytes))
+        return self.take(self.conf.rounded(size_bytes))
 
     def take(self, size: int) -> Block:
         """Take a block of ``size``, which is rounded already. Written out in full: replays spend their time here."""
@@ -256,13 +206,13 @@ class CachingAllocator:
         limit = self.conf.max_split_bytes
         if limit != NO_SPLIT_LIMIT:
             found = self._size[block]
-            if (size < limit <= found) or (size >= limit and found >= size + LARGE_SEGMENT):
+            if (size < limit <= found) or (size >= limit and found >= size + self.conf.non_split_rounding_bytes):
                 return NOTHING
         del pool[place]
         return block
 
     def _new_segment(self, size: int) -> Block:
-        wanted = segment_bytes(size)
+        wanted = segment_bytes(size, self.conf.large_segment_bytes)
         limit = self.limit_bytes
         if limit is not None and self.reserved_bytes + wanted > limit:
             self._note_limit(self.reserved_bytes + wanted)
@@ -318,3 +268,20 @@ class CachingAllocator:
             self._large.remove(key)
             released += self._size[block]
             self._give_segment_back(block)
+
+
+def _class_for(conf: AllocatorConf) -> type[CachingAllocator]:
+    """Return the allocator that PyTorch runs under ``conf``. ``backend`` goes before everything else."""
+    if conf.stream_ordered:
+        from lib_vram.physics.cuda_malloc_async import StreamOrderedPool
+
+        return StreamOrderedPool
+    if conf.expandable:
+        from lib_vram.physics.expandable import ExpandableAllocator
+
+        return ExpandableAllocator
+    if conf.collects:
+        from lib_vram.physics.collecting import CollectingAllocator
+
+        return CollectingAllocator
+    return CachingAllocator

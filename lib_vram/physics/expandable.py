@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 
 from lib_vram.errors import DeviceOutOfMemory
 from lib_vram.physics.allocator import (
-    LARGE_SEGMENT,
     MIN_BLOCK,
     NOTHING,
     SMALL_LIMIT,
@@ -91,7 +90,7 @@ class ExpandableAllocator(CachingAllocator):
 
     def __init__(self, *arguments: object, **named: object) -> None:
         super().__init__(*arguments, **named)  # type: ignore[arg-type]
-        self._stretches = [Stretch(SMALL_SEGMENT), Stretch(LARGE_SEGMENT)]
+        self._stretches = [Stretch(SMALL_SEGMENT), Stretch(self.conf.large_segment_bytes)]
         self._sizes: dict[Block, int] = {}
 
     def copy(self) -> CachingAllocator:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 from lib_vram.errors import DeviceOutOfMemory
-from lib_vram.physics.allocator import AllocatorConf, CachingAllocator
+from lib_vram.physics.allocator import SEGMENT_ROUNDING, AllocatorConf, CachingAllocator
 from lib_vram.physics.program import EventTrace
 
 STRETCH = 80
@@ -62,6 +62,8 @@ def minimum_and_comfortable(trace: EventTrace, conf: AllocatorConf, floor_bytes:
     """Return the smallest limit found at which ``trace`` runs, and what it reserves without a limit, in bytes."""
     search = LimitSearch(trace, conf)
     comfortable = search.unlimited.peak_reserved_bytes
+    if conf.collects:
+        return _bisected(trace, conf, floor_bytes, comfortable), comfortable
     low, high = floor_bytes, comfortable
     limit = max(floor_bytes, min(int(floor_bytes * FIRST_GUESS), comfortable - 1))
     while low < high:
@@ -72,6 +74,17 @@ def minimum_and_comfortable(trace: EventTrace, conf: AllocatorConf, floor_bytes:
             low = search.failed.next_limit_bytes or high
         limit = (low + high) // 2
     return high, comfortable
+
+
+def _bisected(trace: EventTrace, conf: AllocatorConf, low_bytes: int, high_bytes: int) -> int:
+    """Return the smallest limit found at which ``trace`` runs, where what is collected depends on the limit itself."""
+    while high_bytes - low_bytes > SEGMENT_ROUNDING:
+        middle = (low_bytes + high_bytes) // 2
+        if runs_in(trace, middle, conf):
+            high_bytes = middle
+        else:
+            low_bytes = middle
+    return high_bytes
 
 
 def runs_in(trace: EventTrace, limit_bytes: int, conf: AllocatorConf) -> bool:

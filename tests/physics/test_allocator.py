@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lib_vram.errors import BadInput, DeviceOutOfMemory, NotReady
+from lib_vram.errors import DeviceOutOfMemory
 from lib_vram.physics.allocator import AllocatorConf, CachingAllocator, rounded, segment_bytes
 from lib_vram.units import MIB
 
@@ -153,26 +153,6 @@ def test_with_a_split_limit_one_large_block_is_given_back_first() -> None:
         allocator.free(block)
     allocator.malloc(24 * MIB)
     assert allocator.reserved_bytes == 20 * MIB + 50 * MIB + 24 * MIB
-
-
-@pytest.mark.parametrize("text", ["", "backend:native", " expandable_segments:False , backend:native"])
-def test_options_that_change_nothing_are_the_default(text: str) -> None:
-    assert AllocatorConf.parse(text) == AllocatorConf()
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["nonsense", "expandable_segments:maybe", "expandable_segments", "max_split_size_mb:20", "max_split_size_mb:"],
-)
-def test_what_pytorch_would_refuse_is_refused(text: str) -> None:
-    with pytest.raises(BadInput, match="alloc_conf"):
-        AllocatorConf.parse(text)
-
-
-@pytest.mark.parametrize("text", ["backend:cudaMallocAsync", "garbage_collection_threshold:0.8"])
-def test_what_is_not_modelled_is_said_to_be_not_ready(text: str) -> None:
-    with pytest.raises(NotReady, match="alloc_conf"):
-        AllocatorConf.parse(text)
 
 
 @given(SCRIPTS)

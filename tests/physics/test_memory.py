@@ -180,7 +180,6 @@ def test_fp32_has_a_wider_interval() -> None:
         Component("zimage", "controlnet", 1024, 1024, code="diffusers"),
         Component("wan21_1b", "vae_decode", 832, 480, frames=81),
         Component("sdxl", "vae_decode", 1024, 1024, code="diffusers", attention="math"),
-        Component("sdxl", "vae_decode", 1024, 1024, alloc_conf="backend:cudaMallocAsync"),
     ],
 )
 def test_what_is_not_ready_says_so(component: Component) -> None:
