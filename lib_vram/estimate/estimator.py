@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from lib_vram.errors import NotReady
-from lib_vram.estimate.flags import of_forge_line
+from lib_vram.estimate.flags import of_forge_line, runs_on
 from lib_vram.estimate.notes import later_notes, notes_on
 from lib_vram.estimate.physics import COMPUTED, Physics
+from lib_vram.estimate.refiner import all_placed
 from lib_vram.estimate.residency import (
     CONTEXT_BYTES,
     CONTEXT_HIGH_BYTES,
@@ -17,7 +18,6 @@ from lib_vram.estimate.residency import (
     Placed,
     available_bytes,
     least_bytes,
-    place,
     with_part,
 )
 from lib_vram.estimate.result import Estimate, PhaseEstimate, PhaseName, Verdict
@@ -25,21 +25,9 @@ from lib_vram.estimate.timeline import WORKERS, Worker, looks_at_free_memory, ti
 from lib_vram.estimate.weights import ModelWeights, weights_of
 from lib_vram.message import Message, say
 from lib_vram.physics.component import Component, ComponentMemory
-from lib_vram.physics.families import SHAPES
-from lib_vram.request import Family, HostName, Request
-
-OLD_HOSTS: Mapping[HostName, frozenset[Family]] = {
-    "a1111": frozenset(("sd15", "sd21", "sdxl", "sdxl_refiner", "sd35_medium", "sd35_large")),
-    "classic": frozenset(("sd15", "sd21", "sdxl", "sdxl_refiner")),
-}
-"""Hosts that run only some of the families."""
+from lib_vram.request import Request
 
 READY_HOSTS = ("a1111", "forge", "neo", "reforge", "classic")
-
-
-def runs_on(host: HostName, family: Family) -> bool:
-    """Return whether ``host`` has code for ``family``."""
-    return family in OLD_HOSTS.get(host, SHAPES)
 
 
 @dataclass(frozen=True)
@@ -117,8 +105,7 @@ def failing_phase(
     if weights is None:
         return None
     room = available_bytes(request)
-    placed_works = place(request, timeline(request), weights)
-    works = [_with_preview(placed, physics) for placed in placed_works if placed.work.worker in workers]
+    works = [_with_preview(placed, physics) for placed in all_placed(request, weights) if placed.work.worker in workers]
     for placed in works:
         floor_bytes = physics.floor(placed.component)
         compared_bytes = placed.needed_bytes if forgiving else placed.resident_bytes
@@ -178,13 +165,15 @@ def _measure(
         return (), (say("estimate.family_later", family=request.model.family),)
     measured: list[Measured] = []
     later: dict[str, Message] = {}
-    for placed in place(request, timeline(request), weights):
+    for placed in all_placed(request, weights):
         try:
             measured.append(_measured(placed, physics))
         except NotReady:
             component = placed.component
             later[component.part] = say("estimate.part_later", part=component.part, family=component.family)
-    return tuple(measured), (*later.values(), *later_notes(request))
+    refiner = request.refiner
+    known = refiner is None or runs_on(request.host, refiner.family)
+    return tuple(measured), (*later.values(), *later_notes(request, refiner_known=known))
 
 
 def _measured(placed: Placed, physics: Physics) -> Measured:

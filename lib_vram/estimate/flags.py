@@ -7,9 +7,9 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Literal
 
-from lib_vram.errors import NotReady
 from lib_vram.physics.allocator import AllocatorConf
-from lib_vram.request import Dtype, Request, WeightsDtype
+from lib_vram.physics.families import SHAPES
+from lib_vram.request import Dtype, Family, HostName, Request, WeightsDtype
 
 OffloadMode = Literal["normal", "medvram", "lowvram"]
 
@@ -38,6 +38,18 @@ def host_tiles(request: Request) -> bool:
     reForge has such a switch too, but it reaches nothing.
     """
     return of_forge_line(request) and request.host != "reforge"
+
+
+OLD_HOSTS: Mapping[HostName, frozenset[Family]] = {
+    "a1111": frozenset(("sd15", "sd21", "sdxl", "sdxl_refiner", "sd35_medium", "sd35_large")),
+    "classic": frozenset(("sd15", "sd21", "sdxl", "sdxl_refiner")),
+}
+"""Hosts that run only some of the families."""
+
+
+def runs_on(host: HostName, family: Family) -> bool:
+    """Return whether ``host`` has code for ``family``."""
+    return family in OLD_HOSTS.get(host, SHAPES)
 
 
 def has_flag(request: Request, flag: str, value: str | None = None) -> bool:
@@ -83,15 +95,12 @@ def uses_two_halves(request: Request) -> bool:
 
 @lru_cache(maxsize=64)
 def replayed_conf(alloc_conf: str) -> str:
-    """Return ``alloc_conf`` when the replay models it, else ``""``: PyTorch's default allocator.
+    """Return ``alloc_conf``, which the replay follows.
 
     Raises:
         BadInput: PyTorch does not take ``alloc_conf``.
     """
-    try:
-        AllocatorConf.parse(alloc_conf)
-    except NotReady:
-        return ""
+    AllocatorConf.parse(alloc_conf)
     return alloc_conf
 
 

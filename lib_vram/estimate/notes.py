@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from lib_vram.estimate.flags import of_forge_line, offload_mode, replayed_conf, vae_dtype
+from lib_vram.estimate.flags import of_forge_line, offload_mode, vae_dtype
 from lib_vram.estimate.residency import CONTEXT_HIGH_BYTES, CONTEXT_LOW_BYTES, Placed
 from lib_vram.estimate.result import Estimate, PhaseEstimate
 from lib_vram.estimate.timeline import CPU_UPSCALERS, computed_side, uses_latent_upscaler, vae_tile
 from lib_vram.message import Message, say
+from lib_vram.physics.alloc_conf import AllocatorConf
 from lib_vram.request import Request
 
 VAE_PHASES = ("vae_encode", "hires_upscale", "vae_decode")
 """Phases in which only the VAE works: Forge catches its running out of memory and goes on in tiles."""
 
 
-def later_notes(request: Request) -> tuple[Message, ...]:
+def later_notes(request: Request, *, refiner_known: bool) -> tuple[Message, ...]:
     """Return what of ``request`` needs memory that cannot be computed yet: the verdict stays open for these."""
     kinds = sorted({unit.kind for unit in request.controlnets if unit.kind != "controlnet"})
     notes = [say("estimate.control_later", kind=kind) for kind in kinds]
-    if request.refiner is not None:
+    if request.refiner is not None and not refiner_known:
         notes.append(say("estimate.refiner_later", family=request.refiner.family))
     return tuple(notes)
 
@@ -78,8 +79,8 @@ def _general_notes(request: Request, placed: tuple[Placed, ...]) -> Iterator[Mes
         yield say("estimate.preprocessor_not_counted")
     if request.detailer:
         yield say("estimate.detector_not_counted")
-    if replayed_conf(request.alloc_conf) != request.alloc_conf:
-        yield say("estimate.alloc_conf_later", conf=request.alloc_conf)
+    if AllocatorConf.parse(request.alloc_conf).stream_ordered:
+        yield say("estimate.alloc_conf_pool", conf=request.alloc_conf)
     if request.loras:
         yield say("estimate.loras_merged")
     yield say("estimate.interval", low_bytes=CONTEXT_LOW_BYTES, high_bytes=CONTEXT_HIGH_BYTES)

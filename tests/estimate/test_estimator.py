@@ -76,10 +76,24 @@ def test_families_that_the_host_has_no_code_for_are_unknown_and_not_guessed(fami
     assert str(result.notes[0]) == f"Models of the family {family} cannot be computed yet."
 
 
-def test_a_refiner_keeps_the_verdict_open_unless_something_else_does_not_fit():
-    assert on_card(8 * GIB, refiner={}).verdict == "unknown"
-    assert on_card(2 * GIB, refiner={}).verdict == "wont_fit"
-    assert on_card(8 * GIB, refiner={}).peak_bytes == on_card(8 * GIB).peak_bytes
+def test_a_refiner_that_the_host_has_no_code_for_keeps_the_verdict_open():
+    result = on_card(8 * GIB, refiner={"family": "flux1"})
+    assert result.verdict == "unknown"
+    assert "flux1" in str(result.notes[0])
+
+
+def test_a_refiner_samples_in_place_of_the_first_model_before_the_decode():
+    names = [phase.name for phase in on_card(24 * GIB, refiner={}).phases]
+    assert names.index("refiner_sampling") == names.index("vae_decode") - 1
+    alone = estimate(a_request(model={"family": "sdxl_refiner"}, device={"total_bytes": 24 * GIB}), physics)
+    both = {phase.name: phase for phase in on_card(24 * GIB, refiner={}).phases}
+    assert both["refiner_sampling"].peak_bytes == alone.phases[1].peak_bytes
+
+
+def test_the_refiner_works_at_the_size_of_the_second_pass():
+    small, large = (on_card(24 * GIB, refiner={}, hires=hires) for hires in (None, {"scale": 2.0}))
+    floors = [next(p.floor_bytes for p in item.phases if p.name == "refiner_sampling") for item in (small, large)]
+    assert floors[1] > floors[0]
 
 
 def test_other_kinds_of_control_models_keep_the_verdict_open():
@@ -115,7 +129,7 @@ def test_a_bad_allocator_setting_is_bad_input():
         estimate(a_request(alloc_conf="nonsense"), physics)
 
 
-def test_an_unmodelled_allocator_setting_is_said():
+def test_that_the_drivers_pool_is_computed_by_a_rule_is_said():
     notes = [str(note) for note in estimate(a_request(alloc_conf="backend:cudaMallocAsync"), physics).notes]
     assert any("backend:cudaMallocAsync" in note for note in notes)
 
