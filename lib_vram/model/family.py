@@ -1,202 +1,271 @@
-"""Which family a file belongs to, told from its tensors' names and shapes.
+"""What a file is, told from its tensors' names and shapes: its parts, its family and variant.
 
-Four layouts are met: checkpoints of the original code (``model.diffusion_model.``, ``first_stage_model.``, …),
-the same parts alone in a file without that prefix, diffusers' folders' files, and adapters (LoRA, ControlNet).
-The names are those of the original code of each model (CompVis and Stability-AI ``ldm``/``sgm``, Black Forest
-Labs, Alibaba) and of diffusers; shapes tell relatives apart.
+Layouts met: checkpoints of the original code (``model.diffusion_model.``, ``first_stage_model.``, …), ComfyUI's and
+Forge's with ``text_encoders.``, parts alone in a file with no prefix or another, the files of diffusers' folders, and
+what goes with a model: LoRA, ControlNet, adapters, upscalers. Which tensors tell what is the table of
+:mod:`lib_vram.model.signatures`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Literal
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
 
-from lib_vram.model.header import Tensor
+from lib_vram.model.match import Names, Shapes
+from lib_vram.model.packing import Weight
+from lib_vram.model.signatures import (
+    CONTROLNETS,
+    DENOISERS,
+    LORA_LAYERS,
+    OTHERS,
+    TEXT_ENCODERS,
+    VAES,
+    VARIANTS,
+)
 from lib_vram.request import Family
 
 ComponentName = Literal[
-    "unet", "transformer", "text_encoder", "text_encoder_2", "vae", "controlnet", "lora", "other",
+    "unet", "transformer", "transformer_2", "text_encoder", "text_encoder_2", "text_encoder_3", "vae", "image_encoder",
+    "controlnet", "lora", "ip_adapter", "t2i_adapter", "embedding", "upscaler", "other",
 ]  # fmt: skip
-Variant = Literal["", "inpaint", "pix2pix"]
-Shapes = Mapping[str, tuple[int, ...]]
+Variant = str
+"""``""``, or what :data:`~lib_vram.model.signatures.VARIANTS` names; ``inpaint`` and ``pix2pix`` for UNets."""
 
-_PREFIXES: tuple[tuple[str, ComponentName], ...] = (
-    ("model.diffusion_model.", "unet"),
-    ("first_stage_model.", "vae"),
-    ("vae.", "vae"),
-    ("cond_stage_model.", "text_encoder"),
-    ("conditioner.embedders.0.", "text_encoder"),
-    ("conditioner.embedders.1.", "text_encoder_2"),
-    ("text_encoders.clip_l.", "text_encoder"),
-    ("text_encoders.", "text_encoder_2"),
-    ("control_model.", "controlnet"),
+UNET_FAMILIES: frozenset[Family] = frozenset(("sd15", "sd21", "sdxl", "sdxl_refiner"))
+"""Families whose denoiser is called "unet" rather than "transformer"."""
+
+_DENOISER, _VAE, _TEXT, _CONTROL = "denoiser", "vae", "text", "controlnet"
+_PREFIXES: tuple[tuple[str, str], ...] = (
+    ("model.diffusion_model.", _DENOISER),
+    ("model.diffusion_model_2.", "transformer_2"),
+    ("first_stage_model.", _VAE),
+    ("vae.", _VAE),
+    ("cond_stage_model.", _TEXT),
+    ("conditioner.embedders.", _TEXT),
+    ("text_encoders.", _TEXT),
+    ("control_model.", _CONTROL),
+    ("clip_vision.", "image_encoder"),
+    ("model_ema.", "other"),
 )
-_LORA_MARKS = (
-    ".lora_up.",
-    ".lora_down.",
-    ".lora_A.",
-    ".lora_B.",
-    ".hada_w1_a",
-    ".lokr_w1",
-    ".lora_mid.",
-    ".oft_blocks",
+_NUMBERED = ("conditioner.embedders.", "text_encoders.")
+"""Prefixes after which comes the encoder's own name or number."""
+_INNER = (
+    "", "transformer.", "model.", "transformer.model.", "model.language_model.", "language_model.model.",
+    "language_model.", "transformer.model.language_model.", "model.model.",
+)  # fmt: skip
+"""What wrappers put before a text encoder's names."""
+_OUTER = ("", "diffusion_model.", "transformer.", "unet.", "net.", "model.", "module.")
+"""What programs put before the names of a denoiser that is alone in a file."""
+_LORA = re.compile(
+    r"\.lora_(?:up|down|mid|A|B)\.|[._]lora\.(?:up|down)\.|\.hada_w|\.lokr_w|\.oft_(?:blocks|diag)|\.diff(?:_b)?$"
 )
-_CONTROL_MARKS = ("input_hint_block.", "controlnet_cond_embedding.", "lllite_unet", "zero_convs.", "controlnet_blocks.")
-_LATENT_CHANNELS = {4: "", 9: "inpaint", 8: "pix2pix"}
-_CONTEXT: Mapping[int, Family] = {768: "sd15", 1024: "sd21", 2048: "sdxl", 1280: "sdxl_refiner"}
-"""Width of the text that the UNet attends to."""
+_CONTROL_MARKS = (
+    "input_hint_block.", "controlnet_cond_embedding.", "zero_convs.", "controlnet_blocks.", "controlnet_x_embedder.",
+    "controlnet_down_blocks.", "control_layers.",
+)  # fmt: skip
+_LATENT_CHANNELS: Mapping[int, str] = {9: "inpaint", 8: "pix2pix"}
 
 
-def component_of(name: str, alone: ComponentName) -> ComponentName:
-    """Return the part that the tensor ``name`` belongs to; ``alone`` when no prefix says so."""
-    for prefix, component in _PREFIXES:
-        if name.startswith(prefix):
-            return component
-    return "other" if name.startswith("model_ema.") else alone
+@dataclass(frozen=True)
+class Part:
+    """One component: its weights by name without prefix, and which kind it is (``t5_xxl``, ``flux1``'s VAE; or "")."""
+
+    name: ComponentName
+    weights: tuple[Weight, ...]
+    kind: str = ""
 
 
-def what_alone(names: Iterable[str]) -> ComponentName:
-    """Return what a file is whose names carry no checkpoint prefix: one part by itself."""
-    joined = list(names)
-    for marks, component in ((_LORA_MARKS, "lora"), (_CONTROL_MARKS, "controlnet")):
-        if any(mark in name for name in joined for mark in marks):
-            return component  # type: ignore[return-value]
-    known = frozenset(joined)
-    for sign, component in _ALONE:
-        if sign in known:
-            return component
-    return "other"
+@dataclass(frozen=True)
+class Recognised:
+    """What a file is. ``not_yet`` names a model that is known by name but not computed."""
+
+    parts: tuple[Part, ...]
+    family: Family | None = None
+    variant: Variant = ""
+    not_yet: str = ""
 
 
-_ALONE: tuple[tuple[str, ComponentName], ...] = (
-    ("input_blocks.0.0.weight", "unet"),
-    ("down_blocks.0.resnets.0.conv1.weight", "unet"),
-    ("double_blocks.0.img_attn.qkv.weight", "transformer"),
-    ("joint_blocks.0.x_block.attn.qkv.weight", "transformer"),
-    ("transformer_blocks.0.attn.to_q.weight", "transformer"),
-    ("cap_embedder.1.weight", "transformer"),
-    ("head.modulation", "transformer"),
-    ("decoder.conv_in.weight", "vae"),
-    ("decoder.conv1.weight", "vae"),
-    ("text_model.embeddings.token_embedding.weight", "text_encoder"),
-    ("text_model.encoder.layers.0.self_attn.k_proj.weight", "text_encoder"),
-    ("transformer.resblocks.0.attn.in_proj_weight", "text_encoder"),
-    ("encoder.block.0.layer.0.SelfAttention.k.weight", "text_encoder_2"),
-    ("model.layers.0.self_attn.k_proj.weight", "text_encoder_2"),
-)
-"""One tensor that each part has when it is alone in a file. UNet first: diffusers' VAE has some names in common."""
-
-
-def family_of(tensors: Iterable[Tensor]) -> tuple[Family | None, Variant]:
-    """Return the family and variant of the denoiser, ControlNet or LoRA in ``tensors``; ``None`` when not known.
+def recognise(weights: Sequence[Weight]) -> Recognised:
+    """Return the parts in ``weights`` and the family of the denoiser, ControlNet or adapter among them.
 
     A VAE or a text encoder alone has no family: several share it.
     """
-    shapes = {_bare(tensor.name): tensor.shape for tensor in tensors if _counts(tensor.name)}
-    for recognise in (_transformer, _original_unet, _diffusers_unet, _adapter):
-        family = recognise(shapes)
-        if family is not None:
-            return family, _variant(shapes)
-    return None, ""
+    if sum(1 for weight in weights if _LORA.search(weight.name)) * 3 > len(weights):
+        return Recognised((Part("lora", tuple(weights)),), _lora_family(weights))
+    sorted_out = _sorted_out(weights)
+    alone = sorted_out.pop("", ())
+    if alone and not set(sorted_out) - {"other"}:
+        return _alone(alone, sorted_out.get("other", ()))
+    sorted_out["other"] = [*sorted_out.get("other", ()), *alone]
+    return _checkpoint(sorted_out)
 
 
-def _counts(name: str) -> bool:
-    return component_of(name, "unet") in ("unet", "controlnet")
+def _sorted_out(weights: Iterable[Weight]) -> dict[str, list[Weight]]:
+    """Return ``weights`` by the part that their prefix says; ``""`` for none, ``text_encoders.t5xxl`` and the like."""
+    parts: dict[str, list[Weight]] = {}
+    for weight in weights:
+        key, bare = _place(weight.name)
+        parts.setdefault(key, []).append(Weight(bare, weight.dtype, weight.shape, weight.parameters, weight.size_bytes))
+    return parts
 
 
-def _bare(name: str) -> str:
-    for prefix in ("model.diffusion_model.", "control_model."):
-        name = name.removeprefix(prefix)
-    return name
+def _place(name: str) -> tuple[str, str]:
+    for prefix, key in _PREFIXES:
+        if name.startswith(prefix):
+            bare = name[len(prefix) :]
+            if prefix in _NUMBERED:
+                inner, _, bare = bare.partition(".")
+                return f"{prefix}{inner}", bare
+            return (prefix if key == _TEXT else key), bare
+    return "", name
 
 
-def _width(shapes: Shapes, name: str, axis: int = 1) -> int | None:
-    """Return the size of ``name`` along ``axis``; ``None`` when it is not there or has no such axis."""
-    shape = shapes.get(name, ())
-    return shape[axis] if len(shape) > axis else None
+def _checkpoint(sorted_out: Mapping[str, Sequence[Weight]]) -> Recognised:
+    denoiser, control = sorted_out.get(_DENOISER, ()), sorted_out.get(_CONTROL, ())
+    family, variant, not_yet = _family(denoiser, is_control=False) if denoiser else (None, "", "")
+    if control and not denoiser:
+        family, variant, not_yet = _family(control, is_control=True)
+    parts = [Part(_denoiser_name(denoiser, family), tuple(denoiser))] if denoiser else []
+    encoders = {key: held for key, held in sorted_out.items() if key.startswith((*_NUMBERED, "cond_stage_model."))}
+    parts += _text_parts(encoders)
+    for key, name in ((_VAE, "vae"), ("transformer_2", "transformer_2"), (_CONTROL, "controlnet")):
+        if sorted_out.get(key):
+            parts.append(Part(name, tuple(sorted_out[key]), _vae_kind(sorted_out[key]) if key == _VAE else ""))  # type: ignore[arg-type]
+    for name in ("image_encoder", "other"):
+        if sorted_out.get(name):
+            parts.append(Part(name, tuple(sorted_out[name])))  # type: ignore[arg-type]
+    return Recognised(tuple(parts), family, variant, not_yet)
 
 
-def _variant(shapes: Shapes) -> Variant:
-    for name in ("input_blocks.0.0.weight", "conv_in.weight"):
-        channels = _width(shapes, name)
-        if channels is not None:
-            return _LATENT_CHANNELS.get(channels, "")  # type: ignore[return-value]
+def _text_parts(encoders: Mapping[str, Sequence[Weight]]) -> list[Part]:
+    """Return text encoders in the order in which the models count them: CLIP-L, CLIP-G, the language model."""
+    found = [(text_encoder_kind(held) or "", key, held) for key, held in encoders.items()]
+    order = {"clip_l": 0, "open_clip_h": 0, "clip_g": 1}
+    found.sort(key=lambda item: (order.get(item[0], 2), item[1]))
+    names: tuple[ComponentName, ...] = ("text_encoder", "text_encoder_2", "text_encoder_3")
+    return [Part(names[min(place, 2)], tuple(held), kind) for place, (kind, _, held) in enumerate(found)]
+
+
+def _alone(weights: Sequence[Weight], other: Sequence[Weight]) -> Recognised:
+    """Return what a file is whose names carry no checkpoint prefix: one part by itself."""
+    rest = (Part("other", tuple(other)),) if other else ()
+    names = Names(_shapes(weights))
+    for component, family, conditions in OTHERS:
+        if names.all_hold(conditions):
+            known = family if family in get_args(Family) else None
+            return Recognised((Part(component, tuple(weights)), *rest), known)  # type: ignore[arg-type]
+    if any(weight.name.startswith("lllite_unet") for weight in weights):
+        return Recognised((Part("controlnet", tuple(weights)), *rest), _lora_family(weights) or _lllite(weights))
+    for outer in _OUTER:
+        bare = _without(weights, outer)
+        inner = Names(_shapes(bare))
+        if bare and any(inner.any_begins(mark) for mark in _CONTROL_MARKS):
+            return Recognised((Part("controlnet", tuple(bare)), *rest), *_family(bare, is_control=True))
+        denoiser, variant, not_yet = _family(bare, is_control=False) if bare else (None, "", "")
+        if denoiser or not_yet:
+            return Recognised((Part(_denoiser_name(bare, denoiser), tuple(bare)), *rest), denoiser, variant, not_yet)
+    return Recognised((_one_part(weights), *rest))
+
+
+def _one_part(weights: Sequence[Weight]) -> Part:
+    vae = Names(_shapes(weights)).first(VAES)
+    if vae is not None:
+        return Part("vae", tuple(weights), vae)
+    encoder = text_encoder_kind(weights)
+    if encoder is not None:
+        return Part("text_encoder", tuple(weights), encoder)
+    looks_like_a_denoiser = any(
+        weight.name.startswith(("input_blocks.0.0.", "down_blocks.0.resnets.0.conv1.")) for weight in weights
+    )
+    return Part("unet" if looks_like_a_denoiser else "other", tuple(weights))
+
+
+def _without(weights: Sequence[Weight], outer: str) -> Sequence[Weight]:
+    """Return those of ``weights`` whose names begin with ``outer``, without it."""
+    if not outer:
+        return weights
+    return [
+        Weight(weight.name[len(outer) :], weight.dtype, weight.shape, weight.parameters, weight.size_bytes)
+        for weight in weights
+        if weight.name.startswith(outer)
+    ]
+
+
+def _shapes(weights: Iterable[Weight]) -> Shapes:
+    return {weight.name: weight.shape for weight in weights}
+
+
+def _family(weights: Sequence[Weight], *, is_control: bool) -> tuple[Family | None, Variant, str]:
+    """Return family, variant, and the name of a model that is not known yet."""
+    names = Names(_shapes(weights))
+    families = get_args(Family)
+    found = names.first(CONTROLNETS) if is_control else None
+    if found is None:
+        lines = [line for line in DENOISERS if line[0] in families] if is_control else DENOISERS
+        found = names.first(lines)
+    if found is None or found not in families:
+        return None, "", found or ""
+    if is_control:
+        return found, _unet_variant(weights), ""  # type: ignore[return-value]
+    variant = next((name for of, name, asked in VARIANTS if of == found and names.all_hold(asked)), "")
+    return found, variant or _unet_variant(weights), ""  # type: ignore[return-value]
+
+
+def _unet_variant(weights: Iterable[Weight]) -> Variant:
+    for weight in weights:
+        if weight.name in ("input_blocks.0.0.weight", "conv_in.weight") and len(weight.shape) == 4:
+            return _LATENT_CHANNELS.get(weight.shape[1], "")
     return ""
 
 
-def _original_unet(shapes: Shapes) -> Family | None:
-    if "input_blocks.0.0.weight" not in shapes:
-        return None
-    pooled = _width(shapes, "label_emb.0.0.weight")
-    if pooled is not None:
-        return {2816: "sdxl", 2560: "sdxl_refiner"}.get(pooled)  # type: ignore[return-value]
-    return _CONTEXT.get(_width(shapes, "input_blocks.1.1.transformer_blocks.0.attn2.to_k.weight") or 0)
+def _denoiser_name(weights: Sequence[Weight], family: Family | None) -> ComponentName:
+    if family is not None:
+        return "unet" if family in UNET_FAMILIES else "transformer"
+    names = Names(_shapes(weights))
+    is_unet = names.any_begins("input_blocks.") or names.any_begins("down_blocks.") or len(weights) < 2
+    return "unet" if is_unet else "transformer"
 
 
-def _diffusers_unet(shapes: Shapes) -> Family | None:
-    if "down_blocks.0.resnets.0.conv1.weight" not in shapes:
-        return None
-    pooled = _width(shapes, "add_embedding.linear_1.weight")
-    if pooled is not None:
-        return {2816: "sdxl", 2560: "sdxl_refiner"}.get(pooled)  # type: ignore[return-value]
-    return _CONTEXT.get(_width(shapes, "down_blocks.0.attentions.0.transformer_blocks.0.attn2.to_k.weight") or 0)
-
-
-def _adapter(shapes: Shapes) -> Family | None:
-    """LoRA and ControlLLLite: the text's width is the input of what changes the cross attention's keys."""
-    if any(name.startswith("lora_te2_") for name in shapes):
-        return "sdxl"
-    for name, shape in shapes.items():
-        is_key = "attn2_to_k" in name or "attn2.to_k" in name
-        if (
-            is_key
-            and len(shape) >= 2
-            and any(mark in name for mark in ("lora_down", "lora_A", "hada_w1_b", "lora.down"))
-        ):
-            return _CONTEXT.get(shape[1])
-    names = " ".join(name for name in shapes if name.startswith(("lora_", "lllite_unet", "transformer.")))
-    if "lora_unet_double_blocks_" in names or "transformer.single_transformer_blocks." in names:
-        return "flux1"
-    return "sdxl" if "lllite_unet_input_blocks_7_1_" in names or "lora_unet_input_blocks_7_1_t" in names else None
-
-
-def _transformer(shapes: Shapes) -> Family | None:
-    for sign, recognise in _TRANSFORMERS:
-        if sign in shapes:
-            return recognise(shapes)
+def text_encoder_kind(weights: Sequence[Weight]) -> str | None:
+    """Return which text encoder ``weights`` are, ``""`` for one of unknown size, ``None`` for none."""
+    for inner in _INNER:
+        bare = _without(weights, inner)
+        kind = Names(_shapes(bare)).first(TEXT_ENCODERS) if bare else None
+        if kind is not None:
+            return kind
     return None
 
 
-def _by_width(name: str, axis: int, families: Mapping[int, Family]) -> Callable[[Shapes], Family | None]:
-    return lambda shapes: families.get(_width(shapes, name, axis) or 0)
+def _vae_kind(weights: Sequence[Weight]) -> str:
+    return Names(_shapes(weights)).first(VAES) or ""
 
 
-def _stable_diffusion_3(shapes: Shapes) -> Family | None:
-    width = _width(shapes, "x_embedder.proj.weight", 0)
-    if width == 1536 and "joint_blocks.0.x_block.attn2.qkv.weight" in shapes:
-        return "sd35_medium"
-    return "sd35_large" if width == 2432 else None
+def _lora_family(weights: Iterable[Weight]) -> Family | None:
+    """Return the family of a LoRA by the width of the layers that it changes."""
+    sides: dict[str, dict[str, int]] = {}
+    has_second_encoder = False
+    for weight in weights:
+        has_second_encoder = has_second_encoder or weight.name.startswith("lora_te2_")
+        name = weight.name.replace(".", "_")
+        side = _lora_side(name)
+        if side and len(weight.shape) >= 2:
+            sides.setdefault(name, {})[side] = weight.shape[1 if side == "in" else 0]
+    for part, side, families in LORA_LAYERS:
+        widths = {held[side] for name, held in sides.items() if part in name and side in held}
+        for width in sorted(widths & set(families)):
+            return families[width]  # type: ignore[return-value]
+    return "sdxl" if has_second_encoder else None
 
 
-_TRANSFORMERS: tuple[tuple[str, Callable[[Shapes], Family | None]], ...] = (
-    ("joint_blocks.0.x_block.attn.qkv.weight", _stable_diffusion_3),
-    (
-        "double_stream_modulation_img.lin.weight",
-        _by_width("img_in.weight", 0, {3072: "flux2_klein_4b", 4096: "flux2_klein_9b"}),
-    ),
-    ("distilled_guidance_layer.in_proj.weight", lambda shapes: "chroma"),
-    ("double_blocks.0.img_attn.qkv.weight", lambda shapes: "flux1"),
-    ("single_transformer_blocks.0.attn.to_q.weight", lambda shapes: "flux1"),
-    ("txt_norm.weight", lambda shapes: "qwen_image"),
-    ("cap_embedder.1.weight", _by_width("cap_embedder.1.weight", 0, {3840: "zimage", 2304: "lumina2"})),
-    ("head.modulation", _by_width("head.modulation", 2, {1536: "wan21_1b", 5120: "wan21_14b"})),
-)
-"""A tensor that only this model has, and how its sizes are told apart."""
+def _lora_side(name: str) -> str:
+    """Return which side of a layer the matrix ``name`` has: what goes ``in`` or what comes ``out``."""
+    if any(mark in name for mark in ("lora_down", "lora_A", "hada_w1_b", "_down_0_weight")):
+        return "in"
+    return "out" if any(mark in name for mark in ("lora_up", "lora_B", "hada_w1_a")) else ""
 
-TRANSFORMER_FAMILIES: frozenset[Family] = frozenset(
-    (
-        "sd35_medium", "sd35_large", "flux1", "chroma", "flux2_klein_4b", "flux2_klein_9b",
-        "qwen_image", "zimage", "lumina2", "wan21_1b", "wan21_14b",
-    )
-)  # fmt: skip
-"""Families whose denoiser is called "transformer" rather than "unet"."""
+
+def _lllite(weights: Iterable[Weight]) -> Family | None:
+    """ControlLLLite's layers are named after the UNet's; only SDXL's seventh block has a transformer of depth."""
+    return "sdxl" if any("input_blocks_7_1_" in weight.name for weight in weights) else None

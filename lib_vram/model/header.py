@@ -1,9 +1,9 @@
-"""The header of a safetensors file: what tensors it holds, without reading one of them.
+"""The header of a model file: what tensors it holds, without reading one of them. GGUF is read in ``gguf.py``.
 
-The format: 8 bytes, the length of the header as an unsigned little-endian integer; the header, a
+The format of safetensors: 8 bytes, the length of the header as an unsigned little-endian integer; the header, a
 JSON object from tensor name to dtype, shape and place; then the tensors without gaps. Files come
 from strangers and from broken downloads, so nothing in a header is believed before it is checked,
-and no more than :data:`HEADER_LIMIT_BYTES` is ever read.
+and no more than ``HEADER_LIMIT_BYTES`` is ever read.
 Source: the format's description in the safetensors project's README.
 """
 
@@ -16,19 +16,24 @@ import stat
 import struct
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from lib_vram.message import Message, say
+from lib_vram.message import say
+from lib_vram.model import gguf
+from lib_vram.model.tensor import (
+    DIMENSION_LIMIT,
+    ENTRY_LIMIT,
+    HEADER_LIMIT_BYTES,
+    RANK_LIMIT,
+    Faults,
+    Header,
+    Tensor,
+    only,
+    shown,
+)
 
-HEADER_LIMIT_BYTES = 32 * 1024**2
-"""Above any real header: SDXL's is 0.3 MB, and LoRA trainers have written 20 MB of notes into theirs."""
 CHUNK_BYTES = 1024**2
-ENTRY_LIMIT = 1_000_000
-"""Objects and lists in one header; the largest models have some 10 000 tensors."""
-DIMENSION_LIMIT = 2**62
-RANK_LIMIT = 16
 
 BITS: Mapping[str, int] = {
     "BOOL": 8, "U8": 8, "I8": 8, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6,
@@ -40,37 +45,11 @@ BITS: Mapping[str, int] = {
 _PICKLES = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
 _PICKLE_ENDINGS = (".ckpt", ".pt", ".pth", ".bin", ".pkl")
 _SIGNS = (
-    (b"GGUF", "model.gguf_not_ready"),
     (b"version https://git-lfs", "model.lfs_pointer"),
     (b"<!DOCTYPE", "model.web_page"),
     (b"<!doctype", "model.web_page"),
     (b"<html", "model.web_page"),
 )
-
-
-@dataclass(frozen=True)
-class Tensor:
-    """One tensor of a file: ``dtype`` in the format's own name, ``size_bytes`` as its shape and dtype say."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    size_bytes: int
-
-    @property
-    def elements(self) -> int:
-        """How many numbers it holds."""
-        return math.prod(self.shape)
-
-
-@dataclass(frozen=True)
-class Header:
-    """What a file says it holds, and what is wrong with it. ``readable`` is false when the path is no file."""
-
-    tensors: tuple[Tensor, ...] = ()
-    problems: tuple[Message, ...] = ()
-    metadata: Mapping[str, str] = field(default_factory=dict)
-    readable: bool = True
 
 
 def read_header(path: str | Path) -> Header:
@@ -94,16 +73,10 @@ def read_stream(file: BinaryIO) -> Header:
     """Return the header of what comes from ``file``, a pipe for instance, and count what follows it."""
     start = file.read(8 + HEADER_LIMIT_BYTES)
     file_bytes = len(start)
-    if start[8:9] == b"{":
+    if start[8:9] == b"{" or start.startswith(gguf.MAGIC):
         while chunk := file.read(CHUNK_BYTES):
             file_bytes += len(chunk)
     return _read(io.BytesIO(start), file_bytes, "")
-
-
-def shown(text: str, limit: int = 80) -> str:
-    """Return ``text`` from a file fit to be shown: one line, printable, at most ``limit`` characters."""
-    clean = "".join(letter if letter.isprintable() else "?" for letter in text[: limit + 1])
-    return clean if len(clean) <= limit else clean[: limit - 3] + "..."
 
 
 def _reason(error: Exception) -> str:
@@ -112,31 +85,36 @@ def _reason(error: Exception) -> str:
 
 def _read(file: BinaryIO, file_bytes: int, ending: str) -> Header:
     start = file.read(32)
-    if not start:
-        return _only("model.empty")
-    if start.startswith(_PICKLES):
-        return _only("model.pickle")
-    for sign, key in _SIGNS:
-        if start.startswith(sign):
-            return _only(key)
-    if len(start) < 8:
-        return _only("model.pickle" if ending in _PICKLE_ENDINGS else "model.not_safetensors")
+    sign = _sign(start, ending)
+    if sign:
+        return only(sign)
+    if start.startswith(gguf.MAGIC):
+        file.seek(0)
+        return gguf.read(file, file_bytes)
     (length,) = struct.unpack("<Q", start[:8])
-    if start[8:9] not in (b"{", b""):
-        return _only("model.pickle" if ending in _PICKLE_ENDINGS else "model.not_safetensors")
     if length > HEADER_LIMIT_BYTES:
-        return _only("model.header_too_long", header_bytes=min(length, 2**63), limit_bytes=HEADER_LIMIT_BYTES)
+        return only("model.header_too_long", header_bytes=min(length, 2**63), limit_bytes=HEADER_LIMIT_BYTES)
     if 8 + length > file_bytes:
-        return _only("model.header_cut_off")
+        return only("model.header_cut_off")
     file.seek(8)
     text = file.read(length)
     if len(text) < length:
-        return _only("model.header_cut_off")
+        return only("model.header_cut_off")
     return _parse(text, file_bytes - 8 - length)
 
 
-def _only(key: str, **values: str | int) -> Header:
-    return Header(problems=(say(key, **values),))
+def _sign(start: bytes, ending: str) -> str:
+    """Return what the first bytes of a file say that it is instead of a model; ``""`` when they do not."""
+    if not start:
+        return "model.empty"
+    if start.startswith(_PICKLES):
+        return "model.pickle"
+    for sign, key in _SIGNS:
+        if start.startswith(sign):
+            return key
+    if start.startswith(gguf.MAGIC) or (len(start) >= 8 and start[8:9] in (b"{", b"")):
+        return ""
+    return "model.pickle" if ending in _PICKLE_ENDINGS else "model.not_safetensors"
 
 
 class _Duplicate(ValueError):
@@ -157,15 +135,15 @@ def _refuse_constant(name: str) -> float:
 
 def _parse(text: bytes, data_bytes: int) -> Header:
     if text.count(b"{") + text.count(b"[") > ENTRY_LIMIT:
-        return _only("model.header_too_many", limit=ENTRY_LIMIT)
+        return only("model.header_too_many", limit=ENTRY_LIMIT)
     try:
         content = json.loads(text.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_refuse_constant)
     except _Duplicate as error:
-        return _only("model.duplicate", name=shown(str(error)))
+        return only("model.duplicate", name=shown(str(error)))
     except (ValueError, RecursionError):
-        return _only("model.header_not_json")
+        return only("model.header_not_json")
     if not isinstance(content, dict):
-        return _only("model.header_not_json")
+        return only("model.header_not_json")
     notes = content.pop("__metadata__", None)
     if not isinstance(notes, dict):
         notes = {}
@@ -174,11 +152,11 @@ def _parse(text: bytes, data_bytes: int) -> Header:
 
 
 class _Entries:
-    """Checks the entries of one header; each kind of fault is told once, with its first example and its count."""
+    """Checks the entries of one header."""
 
     def __init__(self, data_bytes: int) -> None:
         self._data_bytes = data_bytes
-        self._faults: dict[str, list[str]] = {}
+        self._faults = Faults()
         self._places: list[tuple[int, int, str]] = []
 
     def header(self, content: Mapping[str, Any], metadata: Mapping[str, str]) -> Header:
@@ -188,11 +166,9 @@ class _Entries:
             if isinstance(tensor, Tensor):
                 tensors.append(tensor)
             else:
-                self._fault(tensor, name)
-        self._check_places()
-        problems = tuple(
-            say(f"model.{kind}", count=len(names), name=shown(names[0])) for kind, names in self._faults.items()
-        )
+                self._faults.add(tensor, name)
+        self._faults.check_places(self._places, self._data_bytes)
+        problems = self._faults.messages()
         if not tensors and not problems:
             problems = (say("model.no_tensors"),)
         return Header(tuple(tensors), problems, metadata)
@@ -213,18 +189,6 @@ class _Entries:
             return "size_differs"
         self._places.append((place[0], place[1], name))
         return Tensor(name, dtype, shape, size_bytes)
-
-    def _check_places(self) -> None:
-        end = 0
-        for begin, stop, name in sorted(self._places):
-            if begin < end:
-                self._fault("overlaps", name)
-            if stop > self._data_bytes:
-                self._fault("cut_off", name)
-            end = max(end, stop)
-
-    def _fault(self, kind: str, name: str) -> None:
-        self._faults.setdefault(kind, []).append(name)
 
 
 def _sizes(value: object) -> tuple[int, ...] | None:

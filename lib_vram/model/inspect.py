@@ -3,41 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, get_args
 
 from lib_vram.message import Message, render, say
-from lib_vram.model.family import (
-    TRANSFORMER_FAMILIES,
-    ComponentName,
-    Variant,
-    component_of,
-    family_of,
-    what_alone,
-)
-from lib_vram.model.header import Header, Tensor, read_header, read_stream
+from lib_vram.model.family import ComponentName, Part, Variant, recognise
+from lib_vram.model.folder import Piece, gather
+from lib_vram.model.header import Header, read_header, read_stream
+from lib_vram.model.packing import Weight, weights_in
 from lib_vram.request import Family
 
-_ORDER: tuple[ComponentName, ...] = (
-    "unet", "transformer", "text_encoder", "text_encoder_2", "vae", "controlnet", "lora", "other",
-)  # fmt: skip
-_DTYPES = {
-    "F64": "fp64", "F32": "fp32", "F16": "fp16", "BF16": "bf16", "F8_E4M3": "fp8", "F8_E5M2": "fp8", "F8_E8M0": "fp8",
-    "F6_E2M3": "fp6", "F6_E3M2": "fp6", "F4": "fp4", "I8": "int8", "U8": "uint8", "BOOL": "bool", "I16": "int16",
-    "U16": "uint16", "I32": "int32", "U32": "uint32", "I64": "int64", "U64": "uint64", "C64": "complex64",
-}  # fmt: skip
+_ORDER: tuple[ComponentName, ...] = get_args(ComponentName)
+_NO_MATMUL = ("token_embedding", "embed_tokens", "token_embd", "shared.weight", "position_embedding", "pos_embed")
+"""Tensors that are looked up rather than multiplied with."""
 
 
 @dataclass(frozen=True)
 class ComponentWeights:
-    """The tensors of one dtype in one component. ``parameters`` counts numbers, ``bytes`` their size in the file."""
+    """One component. ``parameters`` counts its numbers, ``bytes`` all that the file holds of it.
+
+    ``dtype`` is that of most of its bytes, ``dtypes`` has every one with its bytes, the largest first. ``kind`` is
+    which text encoder (``t5_xxl``) or VAE (the family that it is profiled under) it is, ``""`` when that is not known.
+    ``largest_layer`` is how many numbers the largest layer has that is multiplied with.
+    """
 
     name: ComponentName
     dtype: str
     parameters: int
     bytes: int
+    kind: str = ""
+    dtypes: tuple[tuple[str, int], ...] = ()
+    largest_layer: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """Return the contract's JSON form."""
@@ -48,7 +46,8 @@ class ComponentWeights:
 class Checkpoint:
     """What a file holds. ``family`` is ``None`` when it is not known or, as for a VAE alone, shared by several.
 
-    ``readable`` is false when there is no file to read at the path; ``problems`` then says why.
+    ``readable`` is false when there is no file to read at the path; ``problems`` then says why. ``not_yet`` is the
+    name of a model that is recognised but not computed.
     """
 
     family: Family | None
@@ -56,6 +55,7 @@ class Checkpoint:
     problems: tuple[Message, ...]
     variant: Variant = ""
     readable: bool = True
+    not_yet: str = ""
 
     def bytes_of(self, component: ComponentName) -> int:
         """Return the bytes of ``component`` in the file, all dtypes together; 0 when it is not there."""
@@ -65,6 +65,11 @@ class Checkpoint:
         """Return the dtype that most bytes of ``component`` have; ``None`` when it is not there."""
         held = [item for item in self.components if item.name == component]
         return max(held, key=lambda item: item.bytes).dtype if held else None
+
+    def text_encoder(self, kind: str) -> ComponentWeights | None:
+        """Return the text encoder of this ``kind`` (``t5_xxl``, as in ``physics.families``), ``None`` without it."""
+        found = (item for item in self.components if item.name.startswith("text_encoder") and item.kind == kind)
+        return next(found, None)
 
     def to_dict(self, language: str = "en") -> dict[str, Any]:
         """Return the contract's JSON form."""
@@ -76,15 +81,20 @@ class Checkpoint:
 
 
 def inspect_file(path: str | Path) -> Checkpoint:
-    """Return what the file at ``path`` holds, from its header alone. Never raises: faults are in ``problems``.
+    """Return what the file or folder at ``path`` holds, from headers alone. Never raises: faults are in ``problems``.
 
-    A file is read again only when its size or time of change differs.
+    A file is read again only when its size or time of change differs. An index (``….safetensors.index.json``,
+    ``model_index.json``) or a folder of diffusers stands for all its files, the first part of a split GGUF for all.
     """
     try:
-        status = Path(path).stat()
+        found = gather(Path(path))
     except (OSError, ValueError):
         return _from_header(read_header(path))
-    return _inspect(str(path), status.st_mtime_ns, status.st_size)
+    if not found.pieces:
+        answer = _from_header(read_header(path))
+        return replace(answer, problems=found.problems, readable=True) if found.problems else answer
+    answer = _inspect(found.pieces)
+    return replace(answer, problems=(*answer.problems, *found.problems)) if found.problems else answer
 
 
 def inspect_stream(file: BinaryIO) -> Checkpoint:
@@ -93,29 +103,47 @@ def inspect_stream(file: BinaryIO) -> Checkpoint:
 
 
 @lru_cache(maxsize=64)
-def _inspect(path: str, changed_ns: int, file_bytes: int) -> Checkpoint:
-    return _from_header(read_header(path))
+def _inspect(pieces: tuple[Piece, ...]) -> Checkpoint:
+    headers = [(piece.prefix, read_header(piece.path)) for piece in pieces]
+    if len(headers) == 1 and not headers[0][0]:
+        return _from_header(headers[0][1])
+    tensors = tuple(
+        replace(tensor, name=prefix + tensor.name) for prefix, header in headers for tensor in header.tensors
+    )
+    problems = tuple(dict.fromkeys(problem for _, header in headers for problem in header.problems))
+    return _from_header(Header(tensors, problems, readable=any(header.readable for _, header in headers)))
 
 
 def _from_header(header: Header) -> Checkpoint:
-    family, variant = family_of(header.tensors)
+    found = recognise(weights_in(header.tensors))
+    components = tuple(sorted(map(_weigh, found.parts), key=lambda item: _ORDER.index(item.name)))
     problems = header.problems
-    components = _weigh(header.tensors, family)
-    if family is None and {item.name for item in components} & {"unet", "transformer", "controlnet"}:
+    if found.not_yet:
+        problems = (*problems, say("model.not_yet", name=found.not_yet))
+    elif found.family is None and {item.name for item in components} & {"unet", "transformer", "controlnet"}:
         problems = (*problems, say("model.family_unknown"))
-    return Checkpoint(family, components, problems, variant, header.readable)
+    return Checkpoint(found.family, components, problems, found.variant, header.readable, found.not_yet)
 
 
-def _weigh(tensors: Iterable[Tensor], family: Family | None) -> tuple[ComponentWeights, ...]:
-    held = tuple(tensors)
-    alone = what_alone(tensor.name for tensor in held if component_of(tensor.name, "other") == "other")
-    sums: dict[tuple[ComponentName, str], tuple[int, int]] = {}
-    for tensor in held:
-        component = component_of(tensor.name, alone)
-        if component == "unet" and family in TRANSFORMER_FAMILIES:
-            component = "transformer"
-        key = (component, _DTYPES[tensor.dtype])
-        parameters, size_bytes = sums.get(key, (0, 0))
-        sums[key] = parameters + tensor.elements, size_bytes + tensor.size_bytes
-    weights = (ComponentWeights(name, dtype, *sums[name, dtype]) for name, dtype in sums)
-    return tuple(sorted(weights, key=lambda item: (_ORDER.index(item.name), -item.bytes, item.dtype)))
+def _weigh(part: Part) -> ComponentWeights:
+    dtypes: dict[str, int] = {}
+    for weight in part.weights:
+        dtypes[weight.dtype] = dtypes.get(weight.dtype, 0) + weight.size_bytes
+    ranked = tuple(sorted(dtypes.items(), key=lambda item: (-item[1], item[0])))
+    counted = {weight.dtype for weight in part.weights if weight.parameters}
+    dtype = next((dtype for dtype, _ in ranked if dtype in counted), ranked[0][0] if ranked else "")
+    parameters = sum(weight.parameters for weight in part.weights)
+    total_bytes = sum(weight.size_bytes for weight in part.weights)
+    return ComponentWeights(part.name, dtype, parameters, total_bytes, part.kind, ranked, _largest(part.weights))
+
+
+def _largest(weights: Iterable[Weight]) -> int:
+    """Return the parameters of the largest layer that is multiplied with; one-dimensional ones are no layers."""
+    return max(
+        (
+            weight.parameters
+            for weight in weights
+            if len(weight.shape) != 1 and not any(mark in weight.name for mark in _NO_MATMUL)
+        ),
+        default=0,
+    )

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lib_vram.message import render
-from lib_vram.model.inspect import Checkpoint, ComponentWeights, inspect_file
+from lib_vram.model.inspect import inspect_file
 
 SD15 = {
     "model.diffusion_model.input_blocks.0.0.weight": ("F16", (320, 4, 3, 3)),
@@ -19,25 +19,25 @@ SD15 = {
 }
 
 
-def test_a_checkpoint_is_weighed_by_component_and_dtype(model_file: Callable[..., Path]) -> None:
-    assert inspect_file(model_file(SD15)) == Checkpoint(
-        "sd15",
-        (
-            ComponentWeights("unet", "fp16", 11520 + 245760, 2 * (11520 + 245760)),
-            ComponentWeights("text_encoder", "fp32", 37945344, 151781376),
-            ComponentWeights("text_encoder", "int64", 77, 616),
-            ComponentWeights("vae", "fp16", 18432, 36864),
-            ComponentWeights("other", "fp32", 1, 4),
-        ),
-        (),
-    )
+def test_a_checkpoint_is_weighed_by_component(model_file: Callable[..., Path]) -> None:
+    checkpoint = inspect_file(model_file(SD15))
+    assert (checkpoint.family, checkpoint.problems) == ("sd15", ())
+    assert [item.to_dict() for item in checkpoint.components] == [
+        {"name": "unet", "dtype": "fp16", "parameters": 11520 + 245760, "bytes": 2 * (11520 + 245760)},
+        {"name": "text_encoder", "dtype": "fp32", "parameters": 37945344, "bytes": 151781376 + 616},
+        {"name": "vae", "dtype": "fp16", "parameters": 18432, "bytes": 36864},
+        {"name": "other", "dtype": "fp32", "parameters": 1, "bytes": 4},
+    ]
+    assert checkpoint.components[1].dtypes == (("fp32", 151781376), ("int64", 616))
+    assert checkpoint.text_encoder("clip_l") is checkpoint.components[1]
+    assert checkpoint.text_encoder("t5_xxl") is None
 
 
 def test_the_json_form_has_the_contracts_keys(model_file: Callable[..., Path]) -> None:
     answer = inspect_file(model_file({"emb_params": ("F32", (8, 768))})).to_dict()
     assert answer == {
         "family": None,
-        "components": [{"name": "other", "dtype": "fp32", "parameters": 6144, "bytes": 24576}],
+        "components": [{"name": "embedding", "dtype": "fp32", "parameters": 6144, "bytes": 24576}],
         "problems": [],
     }
 
@@ -54,7 +54,8 @@ def test_a_transformer_is_not_called_a_unet(model_file: Callable[..., Path]) -> 
     flux = {"model.diffusion_model.double_blocks.0.img_attn.qkv.weight": ("F8_E4M3", (9216, 3072))}
     checkpoint = inspect_file(model_file(flux))
     assert checkpoint.family == "flux1"
-    assert checkpoint.components == (ComponentWeights("transformer", "fp8", 28311552, 28311552),)
+    (transformer,) = checkpoint.components
+    assert (transformer.name, transformer.dtype, transformer.bytes) == ("transformer", "fp8", 28311552)
 
 
 def test_a_broken_download_still_names_its_family(model_file: Callable[..., Path]) -> None:
@@ -73,6 +74,14 @@ def test_an_unknown_denoiser_is_a_problem_and_a_vae_alone_is_not(model_file: Cal
     ]
     vae = inspect_file(model_file({"decoder.conv_in.weight": ("F16", (512, 4, 3, 3))}))
     assert (vae.family, vae.problems, vae.components[0].name) == (None, (), "vae")
+
+
+def test_a_model_known_by_name_alone_is_named(model_file: Callable[..., Path]) -> None:
+    wan = inspect_file(model_file({"head.modulation": ("F16", (1, 2, 3072))}))
+    assert (wan.family, wan.not_yet) == (None, "Wan 2.2 5B")
+    assert [render(problem) for problem in wan.problems] == [
+        "the model is Wan 2.2 5B, which VRAM Guard cannot compute yet"
+    ]
 
 
 def test_an_inpainting_checkpoint_says_so(model_file: Callable[..., Path]) -> None:
