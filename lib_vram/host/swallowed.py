@@ -98,7 +98,8 @@ def _explain(fault: Exception, p: Any, language: Language) -> None:
     spoken = language()
     phase = phase_of("".join(traceback.format_exception(type(fault), fault, fault.__traceback__)), "")
     size = {"width": int(p.width), "height": int(p.height), "batch_size": int(p.batch_size)}
-    where = phase_name(phase, spoken) if phase in get_args(PhaseName) else ""
+    named = next((name for name in get_args(PhaseName) if name == phase), None)
+    where = phase_name(named, spoken) if named else ""
     key = "guard.failed_in" if where else "guard.failed_at"
     line = render(say(key, phase=where, **size), spoken)
     logger.error("%s %s: %s", line, type(fault).__name__, fault)
