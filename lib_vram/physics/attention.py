@@ -298,6 +298,8 @@ WAYS: dict[str, dict[str, Way]] = {
         "sub_quad": Way(_a1111_sub_quad, _a1111_sub_quad, _a1111_chunk),
     },
 }
+WAYS["neo"] = WAYS["forge"]
+"""Neo computes attention with Forge's functions."""
 
 SELF_SLICING = frozenset(("split", "sub_quad"))
 """The ways that look at free memory."""

@@ -10,8 +10,8 @@ from lib_vram.request import Attention, Dtype, Family, WeightsDtype
 Part = Literal["text_encode", "denoise", "vae_decode", "vae_encode", "controlnet"]
 Code = Literal["ldm", "diffusers"]
 Source = Literal["profile", "trace", "rule"]
-CodeHost = Literal["forge", "a1111"]
-"""Whose form of the ``ldm`` code runs: Forge's, or AUTOMATIC1111's under autocast."""
+CodeHost = Literal["forge", "a1111", "neo"]
+"""Whose form of the ``ldm`` code runs: Forge's, AUTOMATIC1111's under autocast, or Forge Neo's."""
 
 
 @dataclass(frozen=True)

@@ -136,6 +136,8 @@ class _Fitter:
         return self._known[key]
 
     def _search(self, sizes: list[int]) -> Term:
+        if not any(sizes):
+            return ()
         for length in range(1, LONGEST_SUM + 1):
             for chosen in combinations(range(len(SYMBOLS)), length):
                 factors = _solve([[row[index] for index in chosen] for row in self.rows], sizes)

@@ -106,7 +106,7 @@ def setting_of(component: Component) -> Setting:
 
 
 def _is_list(component: Component) -> bool:
-    return component.part == "denoise" and component.family in LISTS
+    return component.code == "diffusers" and component.part == "denoise" and component.family in LISTS
 
 
 def _profile(component: Component) -> Profile:
@@ -127,10 +127,11 @@ def _styles(component: Component) -> tuple[str, ...]:
     diffusers = ("diffusers_one", "diffusers") if one else ("diffusers",)
     if component.code == "diffusers":
         return diffusers
-    own = (ONE_STYLE.get(component.part, component.host),)
-    if not SHAPES[component.family].transformer:
-        return own
-    return (*dict.fromkeys((*own, "neo", "forge")), *diffusers)
+    shape = SHAPES[component.family]
+    if not shape.transformer:
+        return (ONE_STYLE.get(component.part, "forge" if component.host == "neo" else component.host),)
+    hosts = dict.fromkeys((component.host, "forge", "neo"))
+    return (*(name for host in hosts for name in ((f"{host}_one", host) if one else (host,))), *diffusers)
 
 
 def _refuse_unready(component: Component) -> None:

@@ -41,13 +41,13 @@ Term = tuple[tuple[int, int], ...]
 
 SYMBOLS = (
     "1", "B", *(f"B*A{level}" for level in range(LEVELS)), "B*S",
-    *(f"A{level}" for level in range(LEVELS)), "R1", "C1", "B*A1*A1",
+    *(f"A{level}" for level in range(LEVELS)), "R1", "C1", "B*A1*A1", "R0", "C0", "F",
 )  # fmt: skip
 """Monomials: B the batch that the part sees, A0 the latent's area, A1 to A3 that of its halvings, S rows + columns.
 
 A video's areas are those of all its latent frames together. What belongs to the place alone, such as the table of a
-rotary embedding, grows with the area and not with the batch, or with the halved rows (R1) or columns (C1); a mask over
-pairs of tokens grows with the square of the patches.
+rotary embedding, grows with the area and not with the batch, or with the rows (R0, halved R1), the columns (C0, C1) or
+the frames (F); a mask over pairs of tokens grows with the square of the patches.
 """
 
 
@@ -65,7 +65,8 @@ def monomials(batch: int, rows: int, columns: int, frames: int = 1) -> tuple[int
     areas = tuple(frames * area for area in halvings(rows, columns))
     sides = (-(-rows // 2), -(-columns // 2))
     batched = (batch * area for area in areas)
-    return (1, batch, *batched, batch * frames * (rows + columns), *areas, *sides, batch * areas[1] ** 2)
+    return (1, batch, *batched, batch * frames * (rows + columns), *areas, *sides, batch * areas[1] ** 2,
+            rows, columns, frames)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from fractions import Fraction
 
 from lib_vram.physics.allocator import rounded
 
 Event = tuple[str, tuple[int, ...]]
+
+WHOLE_WORKSPACE = Fraction(1)
+FP32_WORKSPACE_SHARE = Fraction(27, 64)
+"""How much of input + output + weights an fp32 convolution takes as workspace. From the one published case: SDXL's
+VAE with fp32 outer layers at 1024 × 1024, 20 % above its live peak (InvokeAI PR 7673; GPU and torch not given)."""
 
 
 @dataclass

@@ -20,6 +20,9 @@ from torch.utils._pytree import tree_iter
 from lib_vram.physics.attention import FLASH_HEAD_LIMIT
 from lib_vram.physics.raw import RawTrace
 
+MASK_ALIGNMENT = 16
+"""Elements to which the memory-efficient kernel's bias is padded (``pad_bias<16>``)."""
+
 
 class _Blocks:
     """Numbers the storages that are alive and records when each comes and goes."""
@@ -36,7 +39,8 @@ class _Blocks:
     def see(self, tensor: torch.Tensor) -> None:
         storage = tensor.untyped_storage()
         if storage._cdata not in self._alive:
-            self._watch(storage, self._trace.alloc(storage.nbytes()))
+            size_bytes = storage.nbytes()
+            self._watch(storage, self._trace.alloc(size_bytes) if size_bytes else None)
 
     def number(self, tensor: torch.Tensor) -> int:
         """Return the number of the block that ``tensor`` lies in."""
@@ -80,13 +84,25 @@ class _FusedAttention(TorchFunctionMode):
 
 def _attend(func: Any, query: Any, key: Any, value: Any, attn_mask: Any = None, **options: Any) -> Any:
     """Return attention's output with the footprint of the kernel that a GPU would choose."""
-    if query.dim() != 4 or attn_mask is not None:
+    if query.dim() != 4:
         return func(query, key, value, attn_mask=attn_mask, **options)
     batch, heads, tokens, _ = query.shape
+    mask = None if attn_mask is None else _as_bias(attn_mask, query.dtype)
     output = torch.empty(batch, tokens, heads, value.shape[-1], dtype=query.dtype, device=query.device)
-    if query.shape[-1] <= FLASH_HEAD_LIMIT:
+    if mask is None and query.shape[-1] <= FLASH_HEAD_LIMIT:
         torch.empty(batch, heads, tokens, dtype=torch.float32, device=query.device)
     return output.transpose(1, 2)
+
+
+def _as_bias(mask: Any, dtype: torch.dtype) -> Any:
+    """Return a mask as the memory-efficient kernel takes it: as numbers, its rows padded to whole vectors.
+
+    Follows ``convert_boolean_attn_mask`` and ``pad_bias`` of aten's ``transformers/attention.cpp``.
+    """
+    if mask.dtype == torch.bool:
+        mask = torch.zeros_like(mask, dtype=dtype).masked_fill_(mask.logical_not(), float("-inf"))
+    short = -mask.shape[-1] % MASK_ALIGNMENT
+    return torch.nn.functional.pad(mask, (0, short)) if short else mask
 
 
 def _bytes(tensor: torch.Tensor) -> int:
