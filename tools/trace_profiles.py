@@ -24,6 +24,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from lib_vram.physics.allocator import AllocatorConf
+from lib_vram.physics.families import SHAPES
 from lib_vram.physics.fitting import DoesNotFit, check_events, fit
 from lib_vram.physics.minimum import minimum_and_comfortable
 from lib_vram.physics.profile import FOLDER, LOOP, REPEAT, Profile
@@ -173,18 +174,24 @@ def text_encode(family: str, dtype: torch.dtype, style: Style, attend: Mark = ma
     return Traced(encoders, lambda at: encoders(torch.empty(at.batch, PROMPT_TOKENS, dtype=torch.int64, device="meta")))
 
 
-def in_diffusers(dtype: torch.dtype) -> Iterator[tuple[str, Traced]]:
-    """Return every part in diffusers' own code, by the names of its profiles without the dtype and the style."""
+def in_diffusers(dtype_name: str, only: str) -> Iterator[tuple[str, Traced]]:
+    """Return the parts in diffusers' own code whose profiles have ``only`` in their names."""
     from tools.diffusers_parts import parameters, parts
 
     for item in parts():
+        shape = SHAPES.get(item.family)
+        if dtype_name == "fp32" and shape and shape.transformer and not item.part.startswith("vae"):
+            continue  # twice the size of models that hardly fit any card in half precision: nobody runs these
+        prefix = f"{item.family}-{item.part}-{dtype_name}-diffusers"
+        names = {"one": f"{prefix}_one"} if item.list_batches else {"one": f"{prefix}_one", "more": prefix}
+        if not any(only in name for name in names.values()):
+            continue
+        dtype = DTYPES[dtype_name]
         module = on_meta(item.make, dtype)
-        run = partial(item.run, module, dtype)
         beside = getattr(module, "other_parameters", 0) + parameters(module) - count(module)
-        one = Traced(module, run, "one", beside, item.whole, warm=True)
-        yield f"{item.family}-{item.part}", one
-        if not item.list_batches:
-            yield f"{item.family}-{item.part}", replace(one, batches="more")
+        traced = Traced(module, partial(item.run, module, dtype), "one", beside, item.whole, warm=True)
+        for batches, name in names.items():
+            yield name, replace(traced, batches=batches)
 
 
 PARTS = {
@@ -200,8 +207,8 @@ WITHOUT = frozenset({("sdxl_refiner", "controlnet")})
 """Nobody has made these."""
 
 
-def wanted() -> Iterator[tuple[str, Traced]]:
-    """Return every profile's name and module."""
+def wanted(only: str = "") -> Iterator[tuple[str, Traced]]:
+    """Return every profile's name and module; ``only`` those that have it in their names."""
     for part, make in PARTS.items():
         for family in VAES if part.startswith("vae") else UNETS:
             if (family, part) in WITHOUT:
@@ -210,13 +217,14 @@ def wanted() -> Iterator[tuple[str, Traced]]:
                 if part in ONE_STYLE and style is not FORGE:
                     continue
                 for dtype_name, dtype in DTYPES.items():
-                    yield f"{family}-{part}-{dtype_name}-{style_name}", make(family, dtype, style)
+                    name = f"{family}-{part}-{dtype_name}-{style_name}"
+                    if only in name:
+                        yield name, make(family, dtype, style)
     if find_spec("diffusers") is None:
         print("diffusers is not installed: its profiles are left as they are")
         return
-    for dtype_name, dtype in DTYPES.items():
-        for part, traced in in_diffusers(dtype):
-            yield f"{part}-{dtype_name}-diffusers{'_one' if traced.batches == 'one' else ''}", traced
+    for dtype_name in DTYPES:
+        yield from in_diffusers(dtype_name, only)
 
 
 def build(name: str, traced: Traced) -> Profile:
@@ -265,18 +273,22 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 when a file would change")
     parser.add_argument("--only", default="", metavar="TEXT", help="only the profiles with this in their name")
     asked = parser.parse_args(arguments)
-    check, changed = asked.check, []
+    check, changed, failed = asked.check, [], []
     FOLDER.mkdir(exist_ok=True)
-    for name, traced in wanted():
-        if asked.only not in name:
+    for name, traced in wanted(asked.only):
+        try:
+            text = text_of(build(name, traced))
+        except DoesNotFit as fault:
+            print(fault, file=sys.stderr)
+            failed.append(name)
             continue
-        path, text = FOLDER / f"{name}.json", text_of(build(name, traced))
+        path = FOLDER / f"{name}.json"
         if not path.is_file() or path.read_text(encoding="utf-8") != text:
             changed.append(path.name)
             if not check:
                 path.write_text(text, encoding="utf-8", newline="\n")
     print(f"{len(changed)} of the profiles {'differ' if check else 'were written'}: {', '.join(changed) or 'none'}")
-    return 1 if check and changed else 0
+    return 1 if failed or (check and changed) else 0
 
 
 if __name__ == "__main__":
