@@ -44,7 +44,7 @@ Only a matter of speed: a fragment that holds none of them is looked for by itse
 """
 
 UNIQUE_HEAD_BYTES = 1024**2
-UNIQUE_TAIL_BYTES = 1024**2 // 2
+UNIQUE_TAIL_BYTES = 1024**2 // 4
 """What is searched of the lines that are left: the first of each sort, and the last."""
 
 

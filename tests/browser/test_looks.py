@@ -86,10 +86,14 @@ def test_the_tab_shows_the_request_the_card_the_sources_and_the_version_and_reme
     lab.show_tab("VRAM Guard")
     tab = lab.area("vram_guard_tab")
     tab.locator("[data-section=request] .vg-row").first.wait_for(timeout=10_000)
-    titles = [summary.inner_text() for summary in tab.locator("summary").all()]
+    titles = [summary.inner_text() for summary in tab.locator("[data-section] > summary").all()]
     assert titles == [
         "This request, phase by phase",
         "The card, and who holds it",
+        "What went wrong",
+        "Symptoms, causes and cures",
+        "Checklist, quickest first",
+        "Questions and answers",
         "Where the numbers come from",
         "Version and host found",
     ]
@@ -100,9 +104,8 @@ def test_the_tab_shows_the_request_the_card_the_sources_and_the_version_and_reme
     lab.bar.locator(".vg-word").wait_for(timeout=30_000)
     lab.show_tab("VRAM Guard")
     tab.locator("[data-localised]").wait_for(timeout=10_000)
-    assert [fold.get_attribute("open") is not None for fold in tab.locator("details").all()] == [
-        True,
-        True,
+    assert [fold.get_attribute("open") is not None for fold in tab.locator("[data-section]").all()] == [
+        *([True] * 6),
         False,
         True,
     ]
