@@ -25,6 +25,12 @@ Operation = tuple[int, int]
 ``TWO_AT_ONCE`` takes two and frees both, as normalisations do with their statistics; the number is that of a pair.
 """
 
+VOLUMES = ("wan-vae", "qwen_image-vae")
+"""Profiles of 3-D convolutions. The workspace of each is two blocks: input and output in another layout, then the
+weights. With the weights of the model loaded first, as they were, this meets all eight published figures of reserved of
+Qwen's VAE within 2 % (InvokeAI PR 9305, RTX 4090, torch 2.7.1); one block is 7 % off, three are 5 %, and any other
+order is no better. For 2-D convolutions one block is what was measured (InvokeAI PR 7673)."""
+
 KEPT_REPEATS = 2
 """Stretches of a loop that are replayed. The build checks that no figure changes by leaving out the others."""
 
@@ -149,7 +155,8 @@ def expand(profile: Profile, setting: Setting, attention: str, host: str = "forg
     themselves by free memory look at it. ``kept`` is how many stretches of a loop are written out.
     """
     way = WAYS[host][attention]
-    sizes = [rounded(size) for size in term_sizes(profile, setting)]
+    whole = term_sizes(profile, setting)
+    sizes = [rounded(size) for size in whole]
     calls = calls_at(profile, setting)
     parts = _parts(profile, setting, calls, sizes, way.part, free_bytes, kept)
     plans: dict[tuple[int, int], int] = {}
@@ -158,6 +165,8 @@ def expand(profile: Profile, setting: Setting, attention: str, host: str = "forg
     pattern = tuple(tuple((name, size == FREED) for name, size in steps) for steps in written)
     for steps in written:
         sizes.extend(rounded(size) for _, size in steps if size != FREED)
+    for term, weights in _divided(profile).items():
+        sizes += (rounded(whole[term] - weights), rounded(weights))
     return EventTrace(_layout(profile, choice, pattern, kept), tuple(sizes))
 
 
@@ -193,6 +202,16 @@ def _uses(profile: Profile, kept: int | None) -> tuple[_Use, ...]:
 
 
 @lru_cache(maxsize=64)
+def _divided(profile: Profile) -> dict[int, int]:
+    """Return the terms of workspaces that are two blocks, with the second one's bytes: the weights' at every size."""
+    if not profile.name.startswith(VOLUMES):
+        return {}
+    used = {argument for kind, argument in profile.unrolled(2) if kind == SCRATCH}
+    weights = {term: dict(profile.terms[term]).get(0, 0) for term in sorted(used)}
+    return {term: size for term, size in weights.items() if size and len(profile.terms[term]) > 1}
+
+
+@lru_cache(maxsize=64)
 def _bare_loads(profile: Profile, kept: int | None) -> tuple[int, ...]:
     """Return the loads between uses of attention, each of which adds its result; its size comes after the terms."""
     taken: list[int] = []
@@ -215,11 +234,14 @@ def _layout(profile: Profile, choice: tuple[int, ...], pattern: Pattern, kept: i
     first = [len(profile.terms)]
     for steps in pattern:
         first.append(first[-1] + sum(not freed for _, freed in steps))
+    divided = {term: first[-1] + 2 * place for place, term in enumerate(_divided(profile))}
     writer = _Writer()
     uses = iter(choice)
     for kind, argument in profile.unrolled(kept):
         if kind == ALLOC:
             writer.take(argument)
+        elif kind == SCRATCH and argument in divided:
+            writer.two_at_once(divided[argument])
         elif kind == SCRATCH:
             writer.at_once(argument)
         elif kind == FREE:
@@ -240,9 +262,10 @@ class _Writer:
         self._blocks: list[tuple[Operation, ...]] = []
         self._free_slots: list[int] = []
         self._slot_count = 0
+        self._pairs: dict[tuple[int, int], int] = {}
 
     def layout(self) -> Layout:
-        operations, pairs = _paired(self._operations)
+        operations, pairs = _paired(self._operations, self._pairs)
         return Layout(tuple(operations), tuple(pairs), tuple(self._loads), tuple(self._bare_loads))
 
     def take(self, size: int) -> None:
@@ -251,6 +274,12 @@ class _Writer:
     def at_once(self, size: int) -> None:
         self._operations.append((AT_ONCE, size))
         self._loads += (size, ~size)
+
+    def two_at_once(self, size: int) -> None:
+        """Take this size and the next one together, and give both back."""
+        pair = (size, size + 1)
+        self._operations.append((TWO_AT_ONCE, self._pairs.setdefault(pair, len(self._pairs))))
+        self._loads += (*pair, *(~item for item in pair))
 
     def give_back(self, distance: int) -> None:
         for block in self._blocks[-distance]:
@@ -291,14 +320,15 @@ class _Writer:
         self._bare_loads.append(~size)
 
 
-def _paired(operations: list[Operation]) -> tuple[list[Operation], list[tuple[int, int]]]:
+def _paired(
+    operations: list[Operation], pairs: dict[tuple[int, int], int]
+) -> tuple[list[Operation], list[tuple[int, int]]]:
     """Return the operations with what is taken and given back in one breath put together, and the pairs."""
     result: list[Operation] = []
-    pairs: dict[tuple[int, int], int] = {}
     place = 0
     while place < len(operations):
         slots, sizes = zip(*operations[place : place + 4])
-        taken = [size != GIVE_BACK and slot != AT_ONCE for slot, size in zip(slots, sizes)]
+        taken = [size != GIVE_BACK and slot >= 0 for slot, size in zip(slots, sizes)]
         if taken[0] and sizes[1:2] == (GIVE_BACK,) and slots[0] == slots[1]:
             result.append((AT_ONCE, sizes[0]))
             place += 2
