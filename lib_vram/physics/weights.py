@@ -1,29 +1,46 @@
-"""How large weights are: bytes per weight of each storage type, and what the hosts keep of known models."""
+"""How large weights are: bits per weight of each storage type, and what the hosts keep of known models."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from fractions import Fraction
 
+from lib_vram.model.gguf import TYPES
 from lib_vram.units import MIB
 
-BITS_PER_WEIGHT: dict[str, Fraction] = {
+BITS_PER_WEIGHT: Mapping[str, Fraction] = {
+    **{name.lower(): Fraction(8 * block_bytes, weights) for name, weights, block_bytes in TYPES.values()},
+    "fp64": Fraction(64),
     "fp32": Fraction(32),
     "fp16": Fraction(16),
     "bf16": Fraction(16),
     "fp8": Fraction(8),
+    "fp6": Fraction(6),
     "int8": Fraction(8),
-    "q8_0": Fraction(17, 2),
-    "q4_k": Fraction(9, 2),
-    "q4_0": Fraction(9, 2),
     "nf4": Fraction(9, 2),
+    "fp4": Fraction(9, 2),
+    "nvfp4": Fraction(9, 2),
+    "int4": Fraction(17, 4),
 }
-"""GGUF blocks: q8_0 34 bytes for 32 weights, q4_0 18 for 32, q4_k 144 for 256 (ggml's block definitions).
-nf4: 4 bits and an fp32 scale for 64 weights (bitsandbytes, block size 64)."""
+"""GGUF types: the bytes of a block over its weights (q8_0: 34 bytes for 32, q4_k: 144 for 256).
+nf4, fp4: 4 bits and an fp32 scale for 64 weights (bitsandbytes, block size 64, statistics not quantised again).
+nvfp4: 4 bits and an fp8 scale for 16. int4: 4 bits and a half-precision scale for 64 (SVDQuant), without its low rank.
+Where a file is there, its own bytes count instead."""
 
 FORGE_SDXL_TEXT_ENCODERS_BYTES = int(2144.35 * MIB)
 """SDXL's two text encoders as Forge loads them ("JointTextEncoder … 2144.35 MB", Forge's own load messages)."""
+
+LOADED_PER_STORED: Mapping[str, Fraction] = {"q4_k": Fraction(160, 144)}
+"""What Forge and Neo keep on the device of a byte in the file, where that is not one. Both unpack the 6-bit scales of
+q4_k into half precision when they load it ("bake"): 16 + 16 + 128 bytes for 256 weights instead of 144. Read from
+``bake_inner`` of their ``gguf/quants.py``; their other types keep their size."""
 
 
 def weights_bytes(parameters: int, dtype: str) -> int:
     """Return what ``parameters`` weights take in the storage type ``dtype``."""
     return int(parameters * BITS_PER_WEIGHT[dtype] / 8)
+
+
+def loaded_bytes(stored_bytes: int, dtype: str) -> int:
+    """Return what Forge and Neo keep on the device of ``stored_bytes`` of a file's weights of the type ``dtype``."""
+    return int(stored_bytes * LOADED_PER_STORED.get(dtype, 1))
