@@ -13,6 +13,7 @@ from typing import Any
 
 from lib_vram.errors import HostFault
 from lib_vram.guard.argument import DEFAULT_TILE_SIZE, TILE_SIZE_LIMITS, TILE_SIZE_STEP, TITLE
+from lib_vram.guard.fail_open import fail_open
 from lib_vram.guard.guard import Guard
 from lib_vram.host import detect
 from lib_vram.host.webui import MODE_KEY, MODES, REFUSE_KEY
@@ -40,6 +41,7 @@ def register() -> None:
     if active is None:
         return
     active.start()
+    script_callbacks.on_model_loaded(_on_model_loaded)
     script_callbacks.on_ui_settings(_on_ui_settings)
     script_callbacks.on_ui_tabs(_on_ui_tabs)
     script_callbacks.on_app_started(_on_app_started)
@@ -137,7 +139,30 @@ def _on_app_started(demo: Any, app: Any) -> None:
     routes.add_routes(app, active)
 
 
+@lru_cache(maxsize=1)
+def _measurer() -> Any:
+    """Return what measures loaded models. It needs torch, which is there once a model is."""
+    from lib_vram.estimate import estimator
+    from lib_vram.host import measuring
+
+    active = guard()
+    if active is None:
+        return None
+    made = measuring.of_host(active.host, estimator.forget)
+    active.measuring_note = made.note
+    return made
+
+
+@fail_open(instead=lambda *_: None)
+def _on_model_loaded(sd_model: Any) -> None:
+    measurer = _measurer()
+    if measurer is not None:
+        measurer.look()
+
+
 def _on_script_unloaded() -> None:
     active = guard()
     if active is not None:
         active.stop()
+    if _measurer.cache_info().currsize and _measurer() is not None:
+        _measurer().stop()

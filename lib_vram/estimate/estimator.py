@@ -10,6 +10,7 @@ from lib_vram.errors import NotReady
 from lib_vram.estimate.flags import of_forge_line, runs_on
 from lib_vram.estimate.notes import later_notes, notes_on
 from lib_vram.estimate.physics import COMPUTED, Physics
+from lib_vram.estimate.physics import forget as forget_physics
 from lib_vram.estimate.refiner import all_placed
 from lib_vram.estimate.residency import (
     CONTEXT_BYTES,
@@ -48,6 +49,12 @@ def estimate(request: Request, physics: Physics = COMPUTED) -> Estimate:
         BadInput: ``request.alloc_conf`` is not a setting that PyTorch takes.
     """
     return _estimate(request, weights_of(request), physics)
+
+
+def forget() -> None:
+    """Forget every answer: a profile has come that was not there before."""
+    forget_physics()
+    _estimate.cache_clear()
 
 
 def measure(request: Request, physics: Physics = COMPUTED) -> tuple[tuple[Measured, ...], tuple[Message, ...]]:

@@ -64,5 +64,11 @@ def _runs(component: Component, limit_bytes: int) -> bool:
     return True
 
 
+def forget() -> None:
+    """Forget every answer: a profile has come that was not there before."""
+    for answers in (component_memory, _trace, _memory, _floor, _runs):
+        answers.cache_clear()
+
+
 COMPUTED = Physics(_memory, _floor, _runs)
 """Physics as it is shipped: profiles and replays."""

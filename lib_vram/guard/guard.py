@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lib_vram.errors import BadInput
@@ -61,6 +62,7 @@ class Guard:
     def __init__(self, host: Host) -> None:
         self.host = host
         self.session = Session(WebuiErrors())
+        self.measuring_note: Callable[[], Message | None] = _no_answer
 
     @fail_open(instead=_check_fault)
     def check_form(self, tab: Mode, form: Mapping[str, Any]) -> Check:
@@ -69,8 +71,13 @@ class Guard:
             request = self.host.request_from_form(tab, form)
         except BadInput as bad:
             return Check.unknown(reason_of(bad))
-        result = estimate(request)
+        result = self._noted(estimate(request))
         return Check(result, request, make_plan(request) if result.verdict == "wont_fit" else None)
+
+    def _noted(self, result: Estimate) -> Estimate:
+        """Say first that the model is being measured, or could not be, where nothing is known of it."""
+        note = self.measuring_note() if result.verdict == "unknown" else None
+        return result if note is None else dataclasses.replace(result, notes=(note, *result.notes))
 
     def before_process(self, p: Any, run_argument: Sequence[Any] | RunArgument) -> None:
         """Do what the user wants about the run of ``p``, from the host's hook of the same name.

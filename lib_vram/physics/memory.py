@@ -8,6 +8,7 @@ from functools import lru_cache
 from lib_vram.errors import BadInput, NotReady
 from lib_vram.physics.allocator import SEGMENT_ROUNDING, AllocatorConf
 from lib_vram.physics.attention import PLENTY, SELF_SLICING
+from lib_vram.physics.cache import MEASURED, measured
 from lib_vram.physics.component import Component, ComponentMemory
 from lib_vram.physics.families import SHAPES
 from lib_vram.physics.minimum import minimum_and_comfortable, runs_in
@@ -63,7 +64,7 @@ def component_memory(component: Component) -> ComponentMemory:
         weights_bytes=weights_bytes(profile.parameters, component.weights_dtype or component.dtype),
         floor_bytes=floor, minimum_bytes=minimum, comfortable_bytes=comfortable,
         low_bytes=int(low * (1 - COUSIN_MARGIN)) if cousin else low, high_bytes=int(most * (1 + margin)),
-        source="rule" if cousin else "profile",
+        source="rule" if cousin else "trace" if profile.name.startswith(MEASURED) else "profile",
     )  # fmt: skip
 
 
@@ -74,7 +75,9 @@ def component_trace(component: Component) -> EventTrace:
         NotReady: there is no profile of this part of this model yet.
     """
     free = PLENTY if component.free_bytes is None else component.free_bytes
-    return expand(_profile(component), setting_of(component), component.attention, component.host, free)
+    trace = expand(_profile(component), setting_of(component), component.attention, component.host, free)
+    conf = AllocatorConf.parse(component.alloc_conf)
+    return trace if not conf.divisions else replace(trace, sizes=tuple(map(conf.rounded, trace.sizes)))
 
 
 def _least(component: Component, conf: AllocatorConf, high_bytes: int) -> tuple[int, EventTrace]:
@@ -115,7 +118,8 @@ def _profile(component: Component) -> Profile:
     stored = shape.vae if component.part.startswith("vae") else component.family
     dtype = "fp32" if component.dtype == "fp32" else "fp16"
     for style in _styles(component):
-        profile = load(f"{stored}-{component.part}-{dtype}-{style}")
+        name = f"{stored}-{component.part}-{dtype}-{style}"
+        profile = load(name) or measured(name)
         if profile is not None:
             return profile
     raise NotReady("part", got=component.part, takes=f"another: there is none of {component.family} yet")

@@ -179,7 +179,7 @@ class FakeHost:
         )  # fmt: skip
         self.module("modules.scripts", Script=Script, AlwaysVisible=object())
         self.module("modules.script_callbacks", **{f"on_{name}": self._callback(name) for name in (
-            "ui_settings", "ui_tabs", "app_started", "script_unloaded")})  # fmt: skip
+            "model_loaded", "ui_settings", "ui_tabs", "app_started", "script_unloaded")})  # fmt: skip
         self.module(
             "modules.sd_models", checkpoints_list={"model.safetensors": info},
             model_data=SimpleNamespace(sd_model=None),

@@ -38,7 +38,7 @@ def gradio(monkeypatch):
 
 def test_everything_is_registered_once(fake):
     assert {name: len(functions) for name, functions in fake.callbacks.items()} == {
-        "ui_settings": 1, "ui_tabs": 1, "app_started": 1, "script_unloaded": 1
+        "model_loaded": 1, "ui_settings": 1, "ui_tabs": 1, "app_started": 1, "script_unloaded": 1
     }  # fmt: skip
 
 

@@ -1,0 +1,45 @@
+"""What Forge Neo has loaded, for the tracer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from lib_vram.host import traced_ldm
+from lib_vram.host.tracing import LoadedModel, LoadedPart
+from lib_vram.physics.families import SHAPES
+from lib_vram.physics.program import Setting
+
+
+def loaded(sd_model: Any, family: str, host: str) -> LoadedModel | None:
+    """Return the parts of ``sd_model``, ``None`` while it is not a loaded model. ``host`` is its name and version."""
+    objects = getattr(sd_model, "forge_objects", None)
+    if objects is None or objects.unet is None or objects.vae is None:
+        return None
+    shape = SHAPES.get(family)
+    style = "neo" if shape is None or shape.transformer else "forge"  # its UNet and its VAE are Forge's own code
+    denoiser = traced_ldm.denoiser(objects.unet.model.diffusion_model)
+    return LoadedModel(family, style, host, (denoiser, *vae_parts(objects.vae.first_stage_model)))
+
+
+def vae_parts(vae: nn.Module) -> tuple[LoadedPart, ...]:
+    """Return the VAE's work; those of Wan and Qwen have latents with frames."""
+    if hasattr(vae.decoder, "conv_in"):
+        return traced_ldm.vae_parts(vae)
+    return (
+        LoadedPart("vae_decode", vae, _decode_frames, dtypes=traced_ldm.VAE_DTYPES),
+        LoadedPart("vae_encode", vae, _encode_frames, dtypes=traced_ldm.VAE_DTYPES),
+    )
+
+
+def _decode_frames(vae: Any, at: Setting, dtype: torch.dtype) -> object:
+    latent = torch.empty(at.batch, int(vae.z_dim), at.frames, at.rows, at.columns, dtype=dtype, device="meta")
+    return vae.decode(latent)
+
+
+def _encode_frames(vae: Any, at: Setting, dtype: torch.dtype) -> object:
+    frames = 1 + 4 * (at.frames - 1)
+    picture = torch.empty(at.batch, 3, frames, at.rows * 8, at.columns * 8, dtype=dtype, device="meta")
+    return vae.encode(picture)
