@@ -11,11 +11,14 @@ from typing import Any, BinaryIO, get_args
 from lib_vram.message import Message, render, say
 from lib_vram.model.family import ComponentName, Part, Variant, recognise
 from lib_vram.model.folder import Piece, gather
+from lib_vram.model.gguf import TYPES
 from lib_vram.model.header import Header, read_header, read_stream
 from lib_vram.model.packing import Weight, weights_in
+from lib_vram.physics.weights import loaded_bytes
 from lib_vram.request import Family
 
 _ORDER: tuple[ComponentName, ...] = get_args(ComponentName)
+_GGUF_DTYPES = frozenset(name.lower() for name, block, _ in TYPES.values() if block > 1)
 _NO_MATMUL = ("token_embedding", "embed_tokens", "token_embd", "shared.weight", "position_embedding", "pos_embed")
 """Tensors that are looked up rather than multiplied with."""
 
@@ -26,7 +29,8 @@ class ComponentWeights:
 
     ``dtype`` is that of most of its bytes, ``dtypes`` has every one with its bytes, the largest first. ``kind`` is
     which text encoder (``t5_xxl``) or VAE (the family that it is profiled under) it is, ``""`` when that is not known.
-    ``largest_layer`` is how many numbers the largest layer has that is multiplied with.
+    ``largest_layer`` is how many numbers the largest layer has that is multiplied with; ``loaded_bytes`` what Forge and
+    Neo keep of the component on the device in the file's own types.
     """
 
     name: ComponentName
@@ -36,6 +40,7 @@ class ComponentWeights:
     kind: str = ""
     dtypes: tuple[tuple[str, int], ...] = ()
     largest_layer: int = 0
+    loaded_bytes: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """Return the contract's JSON form."""
@@ -134,7 +139,18 @@ def _weigh(part: Part) -> ComponentWeights:
     dtype = next((dtype for dtype, _ in ranked if dtype in counted), ranked[0][0] if ranked else "")
     parameters = sum(weight.parameters for weight in part.weights)
     total_bytes = sum(weight.size_bytes for weight in part.weights)
-    return ComponentWeights(part.name, dtype, parameters, total_bytes, part.kind, ranked, _largest(part.weights))
+    largest, loaded = _largest(part.weights), sum(map(_loaded, part.weights))
+    return ComponentWeights(part.name, dtype, parameters, total_bytes, part.kind, ranked, largest, loaded)
+
+
+def _loaded(weight: Weight) -> int:
+    """Return what a tensor takes once it is loaded: a quantised table that is looked up in is unpacked to 16 bits.
+
+    Forge and Neo do that to a GGUF text encoder's tokens (``dequantize_as_pytorch_parameter`` in their loaders).
+    """
+    if weight.dtype in _GGUF_DTYPES and any(mark in weight.name for mark in _NO_MATMUL):
+        return 2 * weight.parameters
+    return loaded_bytes(weight.size_bytes, weight.dtype)
 
 
 def _largest(weights: Iterable[Weight]) -> int:
