@@ -66,6 +66,9 @@ class _Dispatch(TorchDispatchMode):
         self._trace = trace
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func._can_decompose():  # under inference_mode these come whole, and what they take inside would go unseen
+            with self:
+                return func.decompose(*args, **(kwargs or {}))
         result = func(*args, **(kwargs or {}))
         for item in tree_iter(result):
             if isinstance(item, torch.Tensor) and item.device.type == "meta":

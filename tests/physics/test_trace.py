@@ -97,3 +97,16 @@ def test_a_trace_that_fails_leaves_nothing_behind() -> None:
         trace(lambda: (_ for _ in ()).throw(ValueError("on purpose")))
     with pytest.raises(IndexError):
         live_bytes()
+
+
+def test_inference_mode_hides_no_convolution_workspace() -> None:
+    """Forge Neo's VAE runs under it, where torch hands over a whole ``conv2d`` instead of its parts."""
+    conv = torch.nn.Conv2d(4, 8, 3, device="meta")
+
+    @torch.inference_mode()
+    def run() -> torch.Tensor:
+        return conv(conv.weight.new_empty(1, 4, 16, 16))
+
+    plain = trace(lambda: conv(torch.empty(1, 4, 16, 16, device="meta")), resident=conv.parameters())
+    assert trace(run, resident=conv.parameters()).events == plain.events
+    assert any(kind == "workspace" for kind, _ in plain.events)
