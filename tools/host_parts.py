@@ -152,8 +152,9 @@ def sd3(layers: int, positions: int, dual: int) -> torch.nn.Module:
 
 def forge_denoisers() -> Iterator[Part]:
     """Return the transformers that Forge has."""
-    yield Part("flux1", "denoise", lambda: host("flux", "IntegratedFluxTransformer2DModel")(**FLUX, guidance_embed=True),
-               partial(run_flux, 512, 4096, 16, 768))  # fmt: skip
+    flux = partial(host, "flux", "IntegratedFluxTransformer2DModel")
+    flux1 = partial(run_flux, 512, 4096, 16, 768)
+    yield Part("flux1", "denoise", lambda: flux()(**FLUX, guidance_embed=True), flux1)
     yield Part(
         "chroma", "denoise", lambda: host("chroma", "IntegratedChromaTransformer2DModel")(
             **CHROMA, vec_in_dim=768, guidance_out_dim=3072, guidance_hidden_dim=5120, guidance_n_layers=5),
@@ -175,8 +176,9 @@ def neo_denoisers() -> Iterator[Part]:
     for family, width, heads, depth, single, text in (
         ("flux2_klein_4b", 3072, 24, 5, 20, 7680), ("flux2_klein_9b", 4096, 32, 8, 24, 12288),
     ):  # fmt: skip
-        numbers = {"hidden_size": width, "num_heads": heads, "depth": depth, "depth_single_blocks": single}
-        yield Part(family, "denoise", lambda numbers=numbers, text=text: flux()(**KLEIN, **numbers, context_in_dim=text),
+        numbers = {"hidden_size": width, "num_heads": heads, "depth": depth, "depth_single_blocks": single,
+                   "context_in_dim": text}  # fmt: skip
+        yield Part(family, "denoise", lambda numbers=numbers: flux()(**KLEIN, **numbers),
                    partial(run_flux, 512, text, 128, 0))  # fmt: skip
     yield Part("qwen_image", "denoise", lambda: host("qwen", "QwenImageTransformer2DModel")(),
                partial(run_video, 512, 3584), whole=2)  # fmt: skip
@@ -220,15 +222,8 @@ def run_encode_3d(model: Any, dtype: torch.dtype, at: Setting) -> object:
     return model.encode(empty(at.batch, 3, 1, at.rows * 8, at.columns * 8, dtype=dtype))
 
 
-def forge_vaes() -> Iterator[Part]:
-    """Return the VAE of 16 channels; that of Stable Diffusion is traced from our own modules."""
-    make = partial(kl, 16, quant=False)
-    yield Part("flux1", "vae_decode", make, partial(run_decode, 16))
-    yield Part("flux1", "vae_encode", make, partial(run_encode, 8))
-
-
 def neo_vaes() -> Iterator[Part]:
-    """Return the VAEs that only Neo has."""
+    """Return the VAEs that only Neo has; those with one frame and 4 or 16 channels are traced from our own modules."""
     flux2 = partial(kl, 32, "AutoencoderKLFlux2", quant=True)
     yield Part("flux2", "vae_decode", flux2, partial(run_decode, 128))
     yield Part("flux2", "vae_encode", flux2, partial(run_encode, 16))
@@ -296,7 +291,7 @@ def neo_encoders() -> Iterator[Part]:
 # --- profiles -----------------------------------------------------------------------------------------------------
 
 PARTS: dict[str, tuple[Callable[[], Iterator[Part]], ...]] = {
-    "forge": (forge_denoisers, forge_vaes),
+    "forge": (forge_denoisers,),
     "neo": (neo_denoisers, neo_vaes, neo_encoders),
 }
 
@@ -355,6 +350,17 @@ def profiles(part: Part, style: str) -> Iterator[tuple[str, str]]:
             yield f"{name}_one", text_of(one)
 
 
+def written(part: Part, style: str, *, check: bool) -> Iterator[Path]:
+    """Write the profiles of ``part`` that are not what its code gives, and return their paths."""
+    for name, text in profiles(part, style):
+        path = FOLDER / f"{name}.json"
+        if path.is_file() and path.read_text(encoding="utf-8") == text:
+            continue
+        if not check:
+            path.write_text(text, encoding="utf-8", newline="\n")
+        yield path
+
+
 def main(arguments: list[str]) -> int:
     """Write the profiles of one host, or check that they are what its code gives."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -365,22 +371,15 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     use(options.host_source.resolve(), options.style)
     changed = []
-    for make in PARTS[options.style]:
-        for part in make():
-            if options.parts and not any(item in f"{part.family}-{part.part}" for item in options.parts):
-                continue
-            try:
-                for name, text in profiles(part, options.style):
-                    path = FOLDER / f"{name}.json"
-                    if not path.is_file() or path.read_text(encoding="utf-8") != text:
-                        changed.append(path.name)
-                        if not options.check:
-                            path.write_text(text, encoding="utf-8", newline="\n")
-            except DoesNotFit as fault:
-                print(f"{part.family} {part.part}: {fault}", file=sys.stderr)
-    print(
-        f"{len(changed)} of the profiles {'differ' if options.check else 'were written'}: {', '.join(changed) or 'none'}"
-    )
+    for part in (part for make in PARTS[options.style] for part in make()):
+        if options.parts and not any(item in f"{part.family}-{part.part}" for item in options.parts):
+            continue
+        try:
+            changed += [path.name for path in written(part, options.style, check=options.check)]
+        except DoesNotFit as fault:
+            print(f"{part.family} {part.part}: {fault}", file=sys.stderr)
+    what = "differ" if options.check else "were written"
+    print(f"{len(changed)} of the profiles {what}: {', '.join(changed) or 'none'}")
     return 1 if options.check and changed else 0
 
 
