@@ -59,7 +59,8 @@ _INNER = (
 _OUTER = ("", "diffusion_model.", "transformer.", "unet.", "net.", "model.", "module.")
 """What programs put before the names of a denoiser that is alone in a file."""
 _LORA = re.compile(
-    r"\.lora_(?:up|down|mid|A|B)\.|[._]lora\.(?:up|down)\.|\.hada_w|\.lokr_w|\.oft_(?:blocks|diag)|\.diff(?:_b)?$"
+    r"\.lora_(?:up|down|mid|A|B)\.|[._]lora\.(?:up|down)\.|\.hada_w|\.lokr_w|\.oft_(?:blocks|diag)|\.diff(?:_b)?$",
+    re.MULTILINE,
 )
 _CONTROL_MARKS = (
     "input_hint_block.", "controlnet_cond_embedding.", "zero_convs.", "controlnet_blocks.", "controlnet_x_embedder.",
@@ -92,7 +93,7 @@ def recognise(weights: Sequence[Weight]) -> Recognised:
 
     A VAE or a text encoder alone has no family: several share it.
     """
-    if sum(1 for weight in weights if _LORA.search(weight.name)) * 3 > len(weights):
+    if 3 * len(_LORA.findall("\n".join(weight.name for weight in weights))) > len(weights):
         return Recognised((Part("lora", tuple(weights)),), _lora_family(weights))
     sorted_out = _sorted_out(weights)
     alone = sorted_out.pop("", ())
@@ -107,7 +108,7 @@ def _sorted_out(weights: Iterable[Weight]) -> dict[str, list[Weight]]:
     parts: dict[str, list[Weight]] = {}
     for weight in weights:
         key, bare = _place(weight.name)
-        parts.setdefault(key, []).append(Weight(bare, weight.dtype, weight.shape, weight.parameters, weight.size_bytes))
+        parts.setdefault(key, []).append(Weight(bare, *weight[1:]))
     return parts
 
 
@@ -186,11 +187,7 @@ def _without(weights: Sequence[Weight], outer: str) -> Sequence[Weight]:
     """Return those of ``weights`` whose names begin with ``outer``, without it."""
     if not outer:
         return weights
-    return [
-        Weight(weight.name[len(outer) :], weight.dtype, weight.shape, weight.parameters, weight.size_bytes)
-        for weight in weights
-        if weight.name.startswith(outer)
-    ]
+    return [Weight(weight.name[len(outer) :], *weight[1:]) for weight in weights if weight.name.startswith(outer)]
 
 
 def _shapes(weights: Iterable[Weight]) -> Shapes:

@@ -195,5 +195,7 @@ def _sizes(value: object) -> tuple[int, ...] | None:
     """Return ``value`` as whole numbers, ``None`` when it is anything but a list of them."""
     if not isinstance(value, list):
         return None
-    good = all(type(item) is int and 0 <= item <= DIMENSION_LIMIT for item in value)
-    return tuple(value) if good else None
+    for item in value:
+        if type(item) is not int or not 0 <= item <= DIMENSION_LIMIT:
+            return None
+    return tuple(value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -139,18 +139,21 @@ def _weigh(part: Part) -> ComponentWeights:
     dtype = next((dtype for dtype, _ in ranked if dtype in counted), ranked[0][0] if ranked else "")
     parameters = sum(weight.parameters for weight in part.weights)
     total_bytes = sum(weight.size_bytes for weight in part.weights)
-    largest, loaded = _largest(part.weights), sum(map(_loaded, part.weights))
+    largest, loaded = _largest(part.weights), _loaded(part.weights, dtypes)
     return ComponentWeights(part.name, dtype, parameters, total_bytes, part.kind, ranked, largest, loaded)
 
 
-def _loaded(weight: Weight) -> int:
-    """Return what a tensor takes once it is loaded: a quantised table that is looked up in is unpacked to 16 bits.
+def _loaded(weights: Iterable[Weight], stored: Mapping[str, int]) -> int:
+    """Return what a part takes once it is loaded: a quantised table that is looked up in is unpacked to 16 bits.
 
     Forge and Neo do that to a GGUF text encoder's tokens (``dequantize_as_pytorch_parameter`` in their loaders).
     """
-    if weight.dtype in _GGUF_DTYPES and any(mark in weight.name for mark in _NO_MATMUL):
-        return 2 * weight.parameters
-    return loaded_bytes(weight.size_bytes, weight.dtype)
+    dtypes, tables = dict(stored), 0
+    for weight in weights if _GGUF_DTYPES & set(stored) else ():
+        if weight.dtype in _GGUF_DTYPES and any(mark in weight.name for mark in _NO_MATMUL):
+            dtypes[weight.dtype] -= weight.size_bytes
+            tables += 2 * weight.parameters
+    return tables + sum(loaded_bytes(size_bytes, dtype) for dtype, size_bytes in dtypes.items())
 
 
 def _largest(weights: Iterable[Weight]) -> int:

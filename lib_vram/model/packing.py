@@ -15,7 +15,7 @@ all (indexes, markers, a tokenizer) counts as bytes alone. Layouts known here:
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from lib_vram.model.tensor import Tensor
 
@@ -44,8 +44,7 @@ _BESIDE_QWEIGHT = (
 _MARKERS = ("scaled_fp8", "spiece_model", "tekken_model", "tokenizer_json")
 
 
-@dataclass(frozen=True)
-class Weight:
+class Weight(NamedTuple):
     """One tensor as a model sees it. ``shape`` is empty where packing has lost it; scales have no parameters."""
 
     name: str

@@ -257,3 +257,17 @@ def test_the_sizes_sum_to_no_more_than_the_file(
     read = read_header(path)
     assert not read.problems and len(read.tensors) == len(tensors)
     assert sum(tensor.size_bytes for tensor in read.tensors) <= path.stat().st_size
+
+
+def test_a_text_encoders_tokens_are_unpacked_when_it_is_loaded_and_q4_k_grows(raw_file: Callable[..., Path]) -> None:
+    writer = written(
+        ("enc.blk.0.attn_norm.weight", "F32", (4096,)),
+        ("token_embd.weight", "Q4_K", (10, 4096)),
+        ("enc.blk.0.attn_k.weight", "Q4_K", (4096, 4096)),
+        ("enc.blk.0.attn_q.weight", "Q8_0", (4096, 4096)),
+    )
+    (encoder,) = inspect_file(raw_file(writer.content(), "t5.gguf")).components
+    n = 4096 * 4096
+    assert encoder.bytes == 4 * 4096 + 10 * 4096 * 9 // 16 + n * 9 // 16 + n * 17 // 16
+    assert encoder.loaded_bytes == 4 * 4096 + 2 * 10 * 4096 + n * 5 // 8 + n * 17 // 16
+    assert (encoder.kind, encoder.largest_layer) == ("t5_xxl", n)
