@@ -10,7 +10,12 @@ from lib_vram.errors import VramGuardError
 from lib_vram.estimate.flags import unet_dtype, vae_dtype
 from lib_vram.message import Message, say
 from lib_vram.model.inspect import Checkpoint, inspect_file
-from lib_vram.physics.weights import FORGE_SDXL_TEXT_ENCODERS_BYTES, weights_bytes
+from lib_vram.physics.weights import (
+    BITS_PER_WEIGHT,
+    FORGE_SDXL_TEXT_ENCODERS_BYTES,
+    storage_type,
+    weights_bytes,
+)
 from lib_vram.request import Dtype, Family, HostName, Request, WeightsDtype
 from lib_vram.units import MIB
 
@@ -117,6 +122,16 @@ ARCHITECTURES: dict[Family, Architecture] = {
 """Counted over the published modules' parameters. Families without a block are not run under ``--lowvram``."""
 
 
+_PARTS = {
+    "unet": "unet", "transformer": "unet", "vae": "vae",
+    "text_encoder": "text_encoders", "text_encoder_2": "text_encoders", "text_encoder_3": "text_encoders",
+}  # fmt: skip
+"""Components of a file, and which of an architecture's counts they are."""
+_KEPT = frozenset(BITS_PER_WEIGHT) - {"fp64", "fp32", "fp16", "bf16", "f64", "f32", "f16"}
+"""Types that the hosts keep as they are stored."""
+_CLIP = ("clip_", "open_clip_")
+
+
 @dataclass(frozen=True)
 class ModelWeights:
     """Weights of one request's model as they lie on the device. All sizes in bytes."""
@@ -139,10 +154,10 @@ def weights_of(request: Request, inspect: Inspect = inspect_file) -> ModelWeight
     known = ARCHITECTURES.get(request.model.family)
     if known is None:
         return None
-    counts, notes = _counts(request, known, inspect)
+    counts, stored, notes = _counts(request, known, inspect)
     measured = _measured(request.host, request.model.family)
     sizes = _weigh(known, tuple(counts.items()), unet_dtype(request), vae_dtype(request), measured)
-    return replace(sizes, notes=notes)
+    return replace(sizes, notes=notes, **stored)
 
 
 @lru_cache(maxsize=256)
@@ -174,28 +189,49 @@ def _measured(host: HostName, family: Family) -> int | None:
     return TEXT_ENCODERS_BYTES.get((host, family))
 
 
-def _counts(request: Request, known: Architecture, inspect: Inspect) -> tuple[dict[str, int], tuple[Message, ...]]:
+def _counts(
+    request: Request, known: Architecture, inspect: Inspect
+) -> tuple[dict[str, int], dict[str, int], tuple[Message, ...]]:
+    """Return parameters by part, bytes of the parts that lie on the device as the file stores them, and notes."""
     counts = {"unet": known.unet, "text_encoders": known.text_encoders, "vae": known.vae}
     if request.model.checkpoint is None:
-        return counts, (say("estimate.weights_of_family", family=request.model.family),)
+        return counts, {}, (say("estimate.weights_of_family", family=request.model.family),)
     try:
         checkpoint = inspect(request.model.checkpoint)
     except (VramGuardError, OSError):
-        return counts, (say("estimate.checkpoint_unusable", family=request.model.family),)
+        return counts, {}, (say("estimate.checkpoint_unusable", family=request.model.family),)
     found = _found(checkpoint)
     if "unet" not in found:
-        return counts, (say("estimate.checkpoint_unusable", family=request.model.family),)
+        return counts, {}, (say("estimate.checkpoint_unusable", family=request.model.family),)
     notes: tuple[Message, ...] = ()
     if checkpoint.family not in (None, request.model.family):
         notes = (say("estimate.checkpoint_of_other_family", found=checkpoint.family, family=request.model.family),)
-    return {**counts, **found}, notes
+    return {**counts, **found}, _stored(checkpoint, request), notes
 
 
 def _found(checkpoint: Checkpoint) -> dict[str, int]:
-    names = {"unet": "unet", "text_encoder": "text_encoders", "text_encoder_2": "text_encoders", "vae": "vae"}
     counts: dict[str, int] = {}
     for component in checkpoint.components:
-        name = names.get(component.name)
+        name = _PARTS.get(component.name)
         if name and component.parameters:
             counts[name] = counts.get(name, 0) + component.parameters
     return counts
+
+
+def _stored(checkpoint: Checkpoint, request: Request) -> dict[str, int]:
+    """Return the bytes of what Forge and Neo keep as the file stores it, scales and all, instead of in one type.
+
+    A quantised denoiser stays so unless another type is asked for; of the text encoders, the language model's does.
+    """
+    if request.host not in ("forge", "neo"):
+        return {}
+    found: dict[str, int] = {}
+    encoders = [item for item in checkpoint.components if item.name.startswith("text_encoder")]
+    if any(item.dtype in _KEPT and not item.kind.startswith(_CLIP) for item in encoders):
+        kept = (item.loaded_bytes if item.dtype in _KEPT else 2 * item.parameters for item in encoders)
+        found["text_encoders_bytes"] = sum(kept)
+    for item in checkpoint.components:
+        is_denoiser = _PARTS.get(item.name) == "unet" and item.dtype in _KEPT - {"fp8"}
+        if is_denoiser and item.loaded_bytes and storage_type(item.dtype) == unet_dtype(request):
+            found["unet_bytes"] = item.loaded_bytes
+    return found

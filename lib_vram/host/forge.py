@@ -12,6 +12,7 @@ from lib_vram.host.patches import Patches, Run
 from lib_vram.host.webui import WebUI, dtype_name, stands_in
 from lib_vram.machine.card import Card
 from lib_vram.model.inspect import inspect_file
+from lib_vram.physics.weights import storage_type
 from lib_vram.request import HostName, Request
 from lib_vram.units import MIB
 
@@ -96,7 +97,7 @@ class Forge(WebUI):
             return "nf4"
         if "float8" in chosen or args.unet_in_fp8_e4m3fn or args.unet_in_fp8_e5m2:
             return "fp8"
-        stored = self._stored_dtype(path)
+        stored = storage_type(self._stored_dtype(path))
         if stored in _QUANTISED:
             return stored
         if args.all_in_fp32:

@@ -17,6 +17,7 @@ from lib_vram.host.patches import Patches, Run
 from lib_vram.host.webui import WebUI, dtype_name, stands_in
 from lib_vram.machine.card import Card
 from lib_vram.model.inspect import inspect_file
+from lib_vram.physics.weights import storage_type
 from lib_vram.request import Hires, HostName, Request
 
 LOGGER = "vram_guard"
@@ -253,7 +254,7 @@ def _as_stored(path: str | None) -> str:
     """Return the type in which Neo keeps the UNet of a file by itself."""
     checkpoint = inspect_file(path) if path else None
     parts = checkpoint.components if checkpoint else ()
-    stored = next((part.dtype for part in parts if part.name in ("unet", "transformer")), "")
+    stored = storage_type(next((part.dtype for part in parts if part.name in ("unet", "transformer")), ""))
     if stored in _QUANTISED:
         return stored
     family = checkpoint.family if checkpoint else None

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 
 from lib_vram.model.gguf import TYPES
+from lib_vram.request import WeightsDtype
 from lib_vram.units import MIB
 
 BITS_PER_WEIGHT: Mapping[str, Fraction] = {
@@ -34,6 +35,22 @@ LOADED_PER_STORED: Mapping[str, Fraction] = {"q4_k": Fraction(160, 144)}
 """What Forge and Neo keep on the device of a byte in the file, where that is not one. Both unpack the 6-bit scales of
 q4_k into half precision when they load it ("bake"): 16 + 16 + 128 bytes for 256 weights instead of 144. Read from
 ``bake_inner`` of their ``gguf/quants.py``; their other types keep their size."""
+
+
+_STORAGE_TYPES: Mapping[str, WeightsDtype] = {
+    "fp32": "fp32", "fp16": "fp16", "bf16": "bf16", "fp8": "fp8", "int8": "int8",
+    "q8_0": "q8_0", "q6_k": "q8_0", "q5_0": "q8_0", "q5_1": "q8_0", "q5_k": "q8_0",
+    "q4_0": "q4_0", "q4_1": "q4_k", "q4_k": "q4_k", "q3_k": "q4_k", "q2_k": "q4_k",
+    "nf4": "nf4", "fp4": "nf4", "nvfp4": "nf4", "int4": "nf4",
+}  # fmt: skip
+
+
+def storage_type(dtype: str) -> WeightsDtype | None:
+    """Return the type of a request that stands for a file's ``dtype``; ``None`` for one that no host keeps.
+
+    A request has fewer types than files have: q6_k goes as q8_0, NVFP4 as nf4. The bytes are the file's own.
+    """
+    return _STORAGE_TYPES.get(dtype)
 
 
 def weights_bytes(parameters: int, dtype: str) -> int:

@@ -137,6 +137,26 @@ def test_large_models_weigh_what_their_published_files_do(family, unet_gib, text
     assert weights.text_encoders_bytes / GIB == pytest.approx(text_gib, abs=0.001)
 
 
+FLUX_Q4_K = Checkpoint(
+    "flux1",
+    (
+        ComponentWeights("transformer", "q4_k", 11_901_408_320, 6_700_000_000, loaded_bytes=7_400_000_000),
+        ComponentWeights("text_encoder", "fp16", 123_060_480, 246_120_960, "clip_l", loaded_bytes=246_120_960),
+        ComponentWeights("text_encoder_2", "fp8", 4_762_310_656, 4_762_310_700, "t5_xxl", loaded_bytes=4_762_310_700),
+    ),
+    (),
+)
+
+
+def test_what_forge_keeps_as_stored_weighs_what_the_file_says():
+    model = {"family": "flux1", "checkpoint": "flux.gguf", "weights_dtype": "q4_k"}
+    weights = weights_of(a_request(host="forge", model=model), lambda path: FLUX_Q4_K)
+    assert weights.unet_bytes == 7_400_000_000
+    assert weights.text_encoders_bytes == 2 * 123_060_480 + 4_762_310_700
+    other = weights_of(a_request(host="forge", model={**model, "weights_dtype": "fp8"}), lambda path: FLUX_Q4_K)
+    assert other.unet_bytes == 11_901_408_320
+
+
 CHECKPOINT = Checkpoint(
     "sd15",
     (

@@ -6,7 +6,7 @@ import typing
 
 import pytest
 
-from lib_vram.physics.weights import BITS_PER_WEIGHT, loaded_bytes, weights_bytes
+from lib_vram.physics.weights import BITS_PER_WEIGHT, loaded_bytes, storage_type, weights_bytes
 from lib_vram.request import WeightsDtype
 from lib_vram.units import MIB
 
@@ -41,6 +41,12 @@ def test_weights_take_their_bits(dtype: str, expected: int) -> None:
 )
 def test_known_models_weigh_what_the_hosts_say(parameters: int, dtype: str, mib: float) -> None:
     assert weights_bytes(parameters, dtype) / MIB == pytest.approx(mib, abs=0.1 if mib < 9000 else 5)
+
+
+def test_a_files_type_stands_for_one_of_a_request() -> None:
+    types = typing.get_args(WeightsDtype)
+    assert [storage_type(dtype) for dtype in types] == list(types)
+    assert [storage_type(dtype) for dtype in ("q6_k", "q3_k", "nvfp4", "uint8")] == ["q8_0", "q4_k", "nf4", None]
 
 
 def test_only_q4_k_grows_when_it_is_loaded() -> None:
