@@ -251,12 +251,30 @@ class Encoders(torch.nn.Module):
     def __init__(self, family: str) -> None:
         super().__init__()
         self.encoders = SHAPES[family].encoders
+        self.kept = KEPT.get(family, -2)
         self.models = torch.nn.ModuleList(_encoder(encoder.name) for encoder in self.encoders)
 
     def forward(self, batch: int) -> list[object]:
         """Encode one prompt for each of ``batch`` pictures."""
-        tokens = (empty(batch, encoder.tokens, dtype=torch.long) for encoder in self.encoders)
-        return [model(prompt) for model, prompt in zip(self.models, tokens)]
+        pairs = zip(self.models, self.encoders)
+        return [_encode(model, item.name, batch, item.tokens, self.kept) for model, item in pairs]
+
+
+KEPT: dict[str, int | list[int] | None] = {
+    "qwen_image": None, "flux2_klein_4b": [9, 18, 27], "flux2_klein_9b": [9, 18, 27],
+}  # fmt: skip
+"""Layers of a language model whose results the host takes, where not the last but one."""
+
+
+def _encode(model: Any, name: str, batch: int, tokens: int, kept: int | list[int] | None) -> object:
+    """Run one encoder as the host does: a language model gets its tokens' embeddings, and a mask."""
+    prompt = empty(batch, tokens, dtype=torch.long)
+    if name not in LLAMAS:
+        return model(prompt)
+    embedded = model.get_input_embeddings()(prompt)
+    options = {} if kept is None else {"intermediate_output": kept}
+    mask = torch.empty_like(prompt)
+    return model(None, attention_mask=mask, embeds=embedded, num_tokens=[tokens] * batch, **options)
 
 
 def _encoder(name: str) -> torch.nn.Module:
