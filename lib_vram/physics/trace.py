@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -66,9 +67,9 @@ class _Dispatch(TorchDispatchMode):
         self._trace = trace
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func._can_decompose():  # under inference_mode these come whole, and what they take inside would go unseen
+        if _is_composite(func):  # under inference_mode these come whole, and what they take inside would go unseen
             with self:
-                return func.decompose(*args, **(kwargs or {}))
+                return func._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **(kwargs or {}))
         result = func(*args, **(kwargs or {}))
         for item in tree_iter(result):
             if isinstance(item, torch.Tensor) and item.device.type == "meta":
@@ -76,6 +77,12 @@ class _Dispatch(TorchDispatchMode):
         if func is torch.ops.aten.convolution.default:
             self._trace.workspace(_bytes(args[0]), _bytes(result), _bytes(args[1]))
         return result
+
+
+@lru_cache(maxsize=1024)
+def _is_composite(func: Any) -> bool:
+    """Whether torch itself makes ``func`` of others. Not by its Python decompositions: no GPU runs those."""
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"))
 
 
 class _FusedAttention(TorchFunctionMode):
