@@ -308,7 +308,7 @@ def forge_tile(request: Request) -> int | None:
 
 def code_host(request: Request) -> CodeHost:
     """Return whose form of the model code runs."""
-    return request.host if request.host in ("a1111", "neo") else "forge"  # type: ignore[return-value]
+    return request.host if request.host in ("a1111", "neo") else "forge"
 
 
 def _detailer(request: Request, width: int, height: int) -> Iterator[Work]:
