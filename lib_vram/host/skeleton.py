@@ -33,12 +33,14 @@ def skeleton(
     replaces the ``forward`` of a class, by the class's name. Under ``autocast`` no layer casts its weights itself.
     """
     plain = _PLAIN if autocast else _CASTING
-    return _Copier(dtype, bound, methods or {}, plain).copy(module)
+    live = next((weight.dtype for weight in module.parameters() if weight.is_floating_point()), dtype)
+    return _Copier(dtype, live, bound, methods or {}, plain).copy(module)
 
 
 class _Copier:
-    def __init__(self, dtype: torch.dtype, bound: Bound, methods: Bound, plain: Bound) -> None:
+    def __init__(self, dtype: torch.dtype, live: torch.dtype, bound: Bound, methods: Bound, plain: Bound) -> None:
         self._dtype = dtype
+        self._live = live
         self._methods = methods
         self._plain = plain
         self._names = _Namespaces(bound)
@@ -66,7 +68,8 @@ class _Copier:
             left_out = name == "dummy" or (weight is None and name not in shapes)
             made._parameters[name] = None if left_out else self._weight(weight, shapes.get(name))
         for name, buffer in module._buffers.items():
-            made._buffers[name] = self._value(buffer)
+            as_weights = buffer is not None and buffer.dtype == self._live
+            made._buffers[name] = self._value(buffer.to("meta", self._dtype) if as_weights else buffer)
         for name, child in module._modules.items():
             made._modules[name] = None if child is None else self.copy(child)
 

@@ -92,10 +92,10 @@ class _FusedAttention(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def _attend(func: Any, query: Any, key: Any, value: Any, attn_mask: Any = None, **options: Any) -> Any:
+def _attend(func: Any, query: Any, key: Any, value: Any, attn_mask: Any = None, *rest: Any, **options: Any) -> Any:
     """Return attention's output with the footprint of the kernel that a GPU would choose."""
     if query.dim() != 4:
-        return func(query, key, value, attn_mask=attn_mask, **options)
+        return func(query, key, value, attn_mask, *rest, **options)
     batch, heads, tokens, _ = query.shape
     mask = None if attn_mask is None else _as_bias(attn_mask, query.dtype)
     output = torch.empty(batch, tokens, heads, value.shape[-1], dtype=query.dtype, device=query.device)
