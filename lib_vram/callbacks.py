@@ -138,7 +138,7 @@ def _on_ui_settings() -> None:
 def _on_ui_tabs() -> list[tuple[Any, str, str]]:
     from lib_vram.ui import tab
 
-    return tab.on_ui_tabs(guard())
+    return tab.on_ui_tabs()
 
 
 def _on_app_started(demo: Any, app: Any) -> None:

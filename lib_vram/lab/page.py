@@ -64,7 +64,7 @@ def build(guard: Guard, language: str) -> gr.Blocks:
                 with gr.Tab(name, elem_id=f"tab_{name}"):
                     _generation_tab(page, name)
             with gr.Tab(tab.TITLE, elem_id=f"tab_{tab.ELEM_ID}"):
-                tab.build(guard)
+                tab.build()
         _follow_machine(page)
     compat.queue(blocks)
     return blocks

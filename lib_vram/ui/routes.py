@@ -10,7 +10,7 @@ import dataclasses
 import json
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
@@ -21,11 +21,15 @@ from lib_vram.errors import BadInput
 from lib_vram.guard.guard import estimate, make_plan
 from lib_vram.message import LANGUAGES, language_of, render, say
 from lib_vram.request import Request as Generation
-from lib_vram.ui import access, answers, sections
-from lib_vram.ui.sections import diagnosis
+from lib_vram.ui import access
+
+if TYPE_CHECKING:
+    from lib_vram.ui.answers import GuardLike
 
 PREFIX = "/vram-guard/v1"
 BODY_LIMIT_BYTES = 1024**2
+LOG_LIMIT_BYTES = 16 * 1024**2
+"""A console log that is pasted whole for a diagnosis; what is larger says no more."""
 _TABS = ("txt2img", "img2img")
 
 logger = logging.getLogger(__name__)
@@ -41,7 +45,7 @@ class _Refusal(Exception):
         super().__init__(text)
 
 
-def add_routes(app: Any, guard: answers.GuardLike) -> None:
+def add_routes(app: Any, guard: GuardLike) -> None:
     """Add the routes to ``app``, the host's FastAPI application; a second call on the same one does nothing."""
     if any(getattr(route, "path", "").startswith(PREFIX) for route in app.routes):
         return
@@ -52,35 +56,54 @@ def add_routes(app: Any, guard: answers.GuardLike) -> None:
         "diagnose": lambda body: _diagnose(guard, body),
     }
     for name, work in posts.items():
-        limit_bytes = diagnosis.LOG_LIMIT_BYTES if name == "diagnose" else BODY_LIMIT_BYTES
+        limit_bytes = LOG_LIMIT_BYTES if name == "diagnose" else BODY_LIMIT_BYTES
         app.add_route(f"{PREFIX}/{name}", _post(app, work, limit_bytes), methods=["POST"])
     gets: dict[str, Work] = {
         "status": lambda query: _status(guard),
-        "texts": lambda query: answers.page_words(language_of(query.get("language"))),
-        "sections": lambda query: sections.all_html(guard, language_of(query.get("language"))),
+        "texts": _texts,
+        "sections": lambda query: _sections(guard, query),
     }
     for name, work in gets.items():
         app.add_route(f"{PREFIX}/{name}", _get(app, work), methods=["GET"])
 
 
-def _check(guard: answers.GuardLike, body: dict[str, Any]) -> dict[str, Any]:
+def _check(guard: GuardLike, body: dict[str, Any]) -> dict[str, Any]:
     tab, form, language = body.get("tab"), body.get("form"), body.get("language")
     if tab not in _TABS:
         raise BadInput("tab", got=tab, takes=f"one of {', '.join(_TABS)}")
     if not isinstance(form, dict):
         raise BadInput("form", got=form, takes="an object with the fields of the page")
+    from lib_vram.ui import answers
+
     return answers.check(guard, tab, form, language_of(language if isinstance(language, str) else None))
 
 
-def _diagnose(guard: answers.GuardLike, body: dict[str, Any]) -> dict[str, Any]:
+def _diagnose(guard: GuardLike, body: dict[str, Any]) -> dict[str, Any]:
     text, language = body.get("text"), body.get("language")
     if text is not None and not isinstance(text, str):
         raise BadInput("text", got=text, takes="an error text or console log, or nothing for the last failure")
     language = language_of(language if isinstance(language, str) else None)
+    from lib_vram.ui.sections import diagnosis
+
     return diagnosis.answer(guard, {"text": text or "", "page": body.get("page") is True}, language)
 
 
-def _status(guard: answers.GuardLike) -> dict[str, Any]:
+# What makes the page's HTML is imported with the first answer: the start of the WebUI need not wait for it.
+
+
+def _texts(query: dict[str, Any]) -> dict[str, Any]:
+    from lib_vram.ui import answers
+
+    return answers.page_words(language_of(query.get("language")))
+
+
+def _sections(guard: GuardLike, query: dict[str, Any]) -> dict[str, Any]:
+    from lib_vram.ui import sections
+
+    return dict(sections.all_html(guard, language_of(query.get("language"))))
+
+
+def _status(guard: GuardLike) -> dict[str, Any]:
     card = guard.host.card()
     return {
         "version": lib_vram.__version__,

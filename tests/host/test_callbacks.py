@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -112,3 +113,31 @@ def test_an_unsupported_host_gets_one_line_and_no_registration(fake, monkeypatch
     assert fake.callbacks == {}
     assert caplog.text.count("SD.Next") == 1
     assert len(page_run(fake.make(batch_size=2))) == 2
+
+
+def test_the_host_is_asked_to_register_from_a_short_stack(fake):
+    """The hosts look up the source of every frame of the stack, at each registration: 50 ms from a script file."""
+    depths = []
+    script_callbacks = fake.modules["modules.script_callbacks"]
+    script_callbacks.on_ui_tabs = lambda function: depths.append(len(inspect.stack(0)))
+    callbacks.register()
+    assert depths[0] <= 10
+
+
+def test_a_registration_that_the_host_refuses_is_not_passed_over_in_silence(fake):
+    del fake.modules["modules.script_callbacks"].on_ui_tabs
+    with pytest.raises(AttributeError, match="on_ui_tabs"):
+        callbacks.register()
+
+
+def test_the_start_imports_nothing_that_only_the_page_needs():
+    """What the sections, the estimate and the plan need comes with the first answer to the page."""
+    code = (
+        "import sys; import lib_vram.callbacks, lib_vram.host.a1111, lib_vram.ui.tab, lib_vram.ui.routes; "
+        "print([name for name in sys.modules if name.startswith(('lib_vram.diagnosis', 'lib_vram.ui.sections', "
+        "'lib_vram.estimate.estimator', 'lib_vram.plan.search'))])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout == "[]\n"

@@ -26,11 +26,6 @@ def all_html(guard: GuardLike, language: str) -> dict[str, str]:
     return {"tab": _tab(insides, language), **insides, **changing}
 
 
-def tab_html(guard: GuardLike, language: str) -> Html:
-    """Return the whole tab as it is first shown."""
-    return _tab({section.NAME: section.html(guard, language) for section in SECTIONS}, language)
-
-
 def _tab(insides: dict[str, Html], language: str) -> Html:
     words = Words(language)
     folds = [

@@ -17,8 +17,6 @@ from lib_vram.ui.html import Html, join, tag
 from lib_vram.ui.sections import session
 
 NAME = "diagnosis"
-LOG_LIMIT_BYTES = 16 * units.MIB
-"""A console log that is pasted whole; what is larger says no more."""
 
 
 def html(guard: GuardLike, language: str) -> Html:
