@@ -102,7 +102,7 @@ class _Copier:
         if isinstance(vars(made).get("forward"), MethodType):
             del made.__dict__["forward"]  # somebody's wrapper around the live one's
         for attribute, function in private.items():
-            made.__dict__[attribute] = MethodType(function, made)
+            made.__dict__[attribute] = function if function in self._names.static else MethodType(function, made)
         if forward is not None:
             made.__dict__["forward"] = MethodType(forward, made)
 
@@ -121,6 +121,8 @@ class _Namespaces:
         self._bound = bound
         self._spaces: dict[int, dict[str, Any]] = {}
         self._methods: dict[type, dict[str, FunctionType]] = {}
+        self.static: set[FunctionType] = set()
+        """Those of the copied methods that take no module."""
 
     def function(self, function: FunctionType) -> Any:
         """Return ``function`` as it is in a skeleton: itself when it uses none of the names."""
@@ -137,11 +139,13 @@ class _Namespaces:
                 if base.__module__.partition(".")[0] in ("torch", "builtins"):
                     continue
                 for name, value in vars(base).items():
-                    if isinstance(value, FunctionType) and not name.startswith("__"):
+                    plain = value.__func__ if isinstance(value, staticmethod) else value
+                    if isinstance(plain, FunctionType) and not name.startswith("__"):
                         found.pop(name, None)
-                        inner = _without_mode(value)
+                        inner = _without_mode(plain)
                         if self._concerns(inner):
                             found[name] = self._copy(inner)
+                            self.static.update({found[name]} if plain is not value else ())
             self._methods[kind] = found
         return self._methods[kind]
 

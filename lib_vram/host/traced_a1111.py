@@ -14,7 +14,7 @@ from lib_vram.host import attending, traced_ldm
 from lib_vram.host.tracing import LoadedModel, LoadedPart
 from lib_vram.physics.program import Setting
 
-_METHODS = {
+METHODS = {
     "CrossAttention": attending.cross_attention,
     "MemoryEfficientCrossAttention": attending.cross_attention,
     "AttnBlock": attending.picture_attention,
@@ -34,9 +34,9 @@ def loaded(sd_model: Any, family: str, host: str) -> LoadedModel | None:
     if unet is None or vae is None:
         return None
     return LoadedModel(family, "a1111", host, (
-        traced_ldm.denoiser(unet, autocast=True, methods=_METHODS, settings=SETTINGS, checked=CHECKED),
-        LoadedPart("vae_decode", vae, _decode, dtypes=traced_ldm.VAE_DTYPES, methods=_METHODS),
-        LoadedPart("vae_encode", vae, _encode, dtypes=traced_ldm.VAE_DTYPES, methods=_METHODS, autocast=True),
+        traced_ldm.denoiser(unet, autocast=True, methods=METHODS, settings=SETTINGS, checked=CHECKED),
+        LoadedPart("vae_decode", vae, _decode, dtypes=traced_ldm.VAE_DTYPES, methods=METHODS),
+        LoadedPart("vae_encode", vae, _encode, dtypes=traced_ldm.VAE_DTYPES, methods=METHODS, autocast=True),
     ))  # fmt: skip
 
 
