@@ -8,11 +8,11 @@ import pytest
 
 pytest.importorskip("torch")
 
-from lib_vram.host import tracing  # noqa: E402
-from lib_vram.host.measuring import Measurer  # noqa: E402
-from lib_vram.host.tracing import GivenUp, LoadedModel  # noqa: E402
-from lib_vram.message import render  # noqa: E402
-from lib_vram.physics import cache  # noqa: E402
+from lib_vram.host import tracing
+from lib_vram.host.measuring import Measurer
+from lib_vram.host.tracing import GivenUp, LoadedModel
+from lib_vram.message import render
+from lib_vram.physics import cache
 
 
 class Missing(LoadedModel):

@@ -67,7 +67,7 @@ class Model(nn.Module):
 def host(monkeypatch):
     made = ModuleType("vram_guard_test_host")
     monkeypatch.setitem(sys.modules, made.__name__, made)
-    exec(HOST_CODE, made.__dict__)  # noqa: S102
+    exec(HOST_CODE, made.__dict__)
     return made
 
 
