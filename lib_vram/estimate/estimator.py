@@ -26,6 +26,7 @@ from lib_vram.estimate.timeline import WORKERS, Worker, looks_at_free_memory, ti
 from lib_vram.estimate.weights import ModelWeights, weights_of
 from lib_vram.message import Message, say
 from lib_vram.physics.component import Component, ComponentMemory
+from lib_vram.physics.interval import on_device
 from lib_vram.request import Request
 
 READY_HOSTS = ("a1111", "forge", "neo", "reforge", "classic")
@@ -174,7 +175,7 @@ def _measure(
     later: dict[str, Message] = {}
     for placed in all_placed(request, weights):
         try:
-            measured.append(_measured(placed, physics))
+            measured.append(_measured(placed, physics, request.device.name))
         except NotReady:
             component = placed.component
             later[component.part] = say("estimate.part_later", part=component.part, family=component.family)
@@ -183,9 +184,9 @@ def _measure(
     return tuple(measured), (*later.values(), *later_notes(request, refiner_known=known))
 
 
-def _measured(placed: Placed, physics: Physics) -> Measured:
+def _measured(placed: Placed, physics: Physics, device_name: str) -> Measured:
     placed = _with_preview(placed, physics)
-    return Measured(placed, physics.memory(placed.component))
+    return Measured(placed, on_device(physics.memory(placed.component), device_name))
 
 
 def _with_preview(placed: Placed, physics: Physics) -> Placed:

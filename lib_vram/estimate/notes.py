@@ -10,6 +10,7 @@ from lib_vram.estimate.result import Estimate, PhaseEstimate
 from lib_vram.estimate.timeline import CPU_UPSCALERS, computed_side, uses_latent_upscaler, vae_tile
 from lib_vram.message import Message, say
 from lib_vram.physics.alloc_conf import AllocatorConf
+from lib_vram.physics.interval import device_reasons
 from lib_vram.request import Request
 
 VAE_PHASES = ("vae_encode", "hires_upscale", "vae_decode")
@@ -72,7 +73,8 @@ def _general_notes(request: Request, placed: tuple[Placed, ...]) -> Iterator[Mes
     if tile and any(item.component.tile for item in placed):
         yield say("estimate.tiles", tile=tile)
     if any(item.component.dtype == "fp32" for item in placed):
-        yield say("estimate.fp32_not_measured")
+        yield say("interval.fp32")
+    yield from device_reasons(request.device.name)
     if request.hires and request.mode == "txt2img" and _upscaler_uses_the_card(request):
         yield say("estimate.upscaler_not_counted", upscaler=request.hires.upscaler)
     if request.controlnets:

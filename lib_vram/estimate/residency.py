@@ -28,6 +28,7 @@ from lib_vram.estimate.neo import neo_decides, neo_least
 from lib_vram.estimate.reforge import reforge_decides, reforge_least
 from lib_vram.estimate.timeline import Sizes, Work, Worker, looks_at_free_memory
 from lib_vram.estimate.weights import ModelWeights, controlnet_bytes
+from lib_vram.physics.alloc_conf import AllocatorConf
 from lib_vram.physics.component import Component
 from lib_vram.request import HostName, Request
 from lib_vram.units import MIB, round_up
@@ -118,8 +119,14 @@ def least_bytes(request: Request, works: tuple[Work, ...], weights: ModelWeights
 
 
 def available_bytes(request: Request) -> int:
-    """Return what the card has left for this process, its driver context included."""
-    return max(0, request.device.total_bytes - request.device.used_by_others_bytes)
+    """Return what the card has left for this process, its driver context included.
+
+    A memory fraction is PyTorch's own limit, which does not count the context.
+    """
+    total = request.device.total_bytes
+    allowed = AllocatorConf.parse(request.alloc_conf).allowed_bytes(total)
+    left = total - request.device.used_by_others_bytes
+    return max(0, left if allowed == total else min(left, allowed + CONTEXT_BYTES))
 
 
 def with_part(placed: Placed, name: str, size_bytes: int) -> Placed:
