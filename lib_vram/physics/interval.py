@@ -35,7 +35,7 @@ FP32_MARGIN = Fraction(30, 100)
 """fp32 has the workspace of the one published case, 42 % of what half precision takes (``physics/raw.py``);
 30 % above that reaches past the peak with all of it."""
 COUSIN_MARGIN = Fraction(15, 100)
-"""A host's code whose profile is that of diffusers' form of the model. The two forms of SDXL's decoder are 12 % apart."""
+"""A host's code whose profile is that of diffusers' form of it. The two forms of SDXL's decoder are 12 % apart."""
 QUANTISED_MARGIN = Fraction(15, 100)
 """Weights that are unpacked as they are used: the layer at hand once more in the compute type."""
 OLD_GPU_MARGIN = Fraction(15, 100)

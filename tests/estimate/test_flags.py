@@ -48,8 +48,8 @@ def test_a1111_computes_the_unconditional_half_even_at_a_cfg_scale_of_1(host, cf
     assert uses_two_halves(a_request(host=host, cfg_scale=cfg)) is two
 
 
-def test_an_allocator_setting_that_is_not_modelled_falls_back_to_the_default():
-    assert replayed_conf("backend:cudaMallocAsync") == ""
+def test_every_allocator_setting_of_pytorch_is_replayed():
+    assert replayed_conf("backend:cudaMallocAsync") == "backend:cudaMallocAsync"
     assert replayed_conf("expandable_segments:True") == "expandable_segments:True"
     with pytest.raises(BadInput):
         replayed_conf("no_such_option:1")

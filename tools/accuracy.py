@@ -1,0 +1,214 @@
+"""Compares every published measurement with what is computed, and writes docs/accuracy.md and its picture.
+
+    python tools/accuracy.py            writes the page, the picture and the recorded errors
+    python tools/accuracy.py --check    writes nothing; exit 1 when one of them would change
+
+The peers' formulas are in tools/peers.py. Needs neither a GPU nor torch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
+
+from accuracy_picture import picture  # noqa: E402
+from peers import PEERS  # noqa: E402
+
+from lib_vram.physics.component import Component, ComponentMemory  # noqa: E402
+from lib_vram.physics.memory import component_memory  # noqa: E402
+from lib_vram.units import MIB  # noqa: E402
+
+DATA = ROOT / "tests" / "accuracy" / "data"
+TEMPLATE = ROOT / "tools" / "accuracy_template.md"
+PAGE = ROOT / "docs" / "accuracy.md"
+PICTURE = ROOT / "docs" / "images" / "accuracy.svg"
+RECORDED = DATA / "recorded.json"
+OURS = "VRAM Guard"
+METRICS = {"floor": "allocated", "comfortable": "reserved"}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One published measurement and the answers to it, in bytes; ``None`` where somebody has no formula for it."""
+
+    facts: dict[str, Any]
+    memory: ComponentMemory
+    answers: dict[str, int | None]
+
+    @property
+    def measured_bytes(self) -> int:
+        """What was published."""
+        return int(self.facts["measured_bytes"])
+
+    @property
+    def metric(self) -> str:
+        """``allocated`` or ``reserved``."""
+        return METRICS[self.facts["metric"]]
+
+    def error(self, name: str) -> float | None:
+        """Return by how many percent the answer of ``name`` is above the measurement."""
+        answer = self.answers[name]
+        return None if answer is None else 100 * (answer / self.measured_bytes - 1)
+
+    @property
+    def inside(self) -> bool:
+        """Whether the measured peak of allocated lies in our interval."""
+        weights = self.memory.weights_bytes if self.facts["includes_weights"] else 0
+        return self.memory.low_bytes <= self.measured_bytes - weights <= self.memory.high_bytes
+
+
+def component_of(facts: dict[str, Any]) -> Component:
+    """Return the question that a row of the data asks. fp32 with a half-precision middle is asked as fp32."""
+    return Component(
+        facts["family"], facts["part"], facts["width"], facts["height"], facts["batch"],
+        dtype="fp32" if facts["dtype"].startswith("fp32") else facts["dtype"],
+        attention=facts["attention"], code=facts["code"], cfg=facts.get("cfg") != "off",
+        alloc_conf=facts["alloc_conf"], host="a1111" if facts["code"] == "ldm" else "forge",
+    )  # fmt: skip
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """Return the rows of a file of JSON lines."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
+
+
+def answered(facts: dict[str, Any]) -> Row:
+    """Return a row with everybody's answer."""
+    component = component_of(facts)
+    memory = component_memory(component)
+    weights = memory.weights_bytes if facts["includes_weights"] else 0
+    ours = memory.floor_bytes if facts["metric"] == "floor" else memory.comfortable_bytes
+    answers: dict[str, int | None] = {OURS: ours + weights}
+    for name, formula in PEERS.items():
+        said = formula(component)
+        answers[name] = None if said is None else said + weights
+    return Row(facts, memory, answers)
+
+
+def rows() -> list[Row]:
+    """Return every published measurement with everybody's answer."""
+    return [answered(facts) for facts in read(DATA / "measured.jsonl")]
+
+
+def recorded(table: Iterable[Row]) -> str:
+    """Return the file of our errors, in percent."""
+    errors = {row.facts["id"]: round(row.error(OURS) or 0.0, 3) for row in table}
+    return json.dumps(errors, indent=1, sort_keys=True) + "\n"
+
+
+def summary(table: list[Row], metric: str) -> dict[str, tuple[int, float, float] | None]:
+    """Return for everybody how many rows there is an answer to, the median and the worst error in percent."""
+    result: dict[str, tuple[int, float, float] | None] = {}
+    for name in (OURS, *PEERS):
+        errors = [error for row in table if row.metric == metric and (error := row.error(name)) is not None]
+        worst = max(errors, key=abs, default=0.0)
+        result[name] = (len(errors), statistics.median(map(abs, errors)), worst) if errors else None
+    return result
+
+
+def page(table: list[Row]) -> str:
+    """Return docs/accuracy.md."""
+    peaks = [row for row in table if row.metric == "allocated"]
+    inside = sum(row.inside for row in peaks)
+    return TEMPLATE.read_text(encoding="utf-8").format(
+        summary="\n".join(_summary_lines(table)),
+        inside=inside,
+        peaks=len(peaks),
+        rows="\n".join(_row_lines(table)),
+        traced="\n".join(_trace_lines()),
+    )
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{0.0 if abs(value) < 0.005 else value:+.2f} %"
+
+
+def _summary_lines(table: list[Row]) -> list[str]:
+    lines: list[str] = []
+    for metric, bound in (("allocated", "median 1 %"), ("reserved", "median 5 %")):
+        lines += [f"**{metric.capitalize()}** (the bar: {bound}, worst 10 %)", "",
+                  "| | rows | median error | worst |", "|---|--:|--:|--:|"]  # fmt: skip
+        for name, figures in summary(table, metric).items():
+            count, median, worst = figures or (0, None, None)
+            shown = "-" if median is None else f"{median:.2f} %"
+            lines.append(f"| {name} | {count} | {shown} | {_percent(worst)} |")
+        lines.append("")
+    return lines
+
+
+def _row_lines(table: list[Row]) -> list[str]:
+    names = (OURS, *PEERS)
+    lines = [f"| measurement | source | | measured MiB | {' | '.join(names)} |",
+             f"|---|---|---|--:|{'--:|' * len(names)}"]  # fmt: skip
+    for row in table:
+        errors = " | ".join(_percent(row.error(name)) for name in names)
+        lines.append(f"| {_title(row.facts)} | {_source(row.facts)} | {row.metric} | "
+                     f"{row.measured_bytes / MIB:.1f} | {errors} |")  # fmt: skip
+    return lines
+
+
+def _title(facts: dict[str, Any]) -> str:
+    conf = f", `{facts['alloc_conf']}`" if facts["alloc_conf"] else ""
+    weights = ", with weights" if facts["includes_weights"] else ""
+    size = f"{facts['width']}×{facts['height']}"
+    return f"{facts['family']} {facts['part']} {facts['dtype']} {size}, {facts['code']}{conf}{weights}"
+
+
+def _source(facts: dict[str, Any]) -> str:
+    return ", ".join(filter(None, (facts["source"].split(" (")[0], facts["gpu"], facts["torch"])))
+
+
+def _trace_lines() -> list[str]:
+    lines = ["| part | floor | minimum | reserved |", "|---|--:|--:|--:|"]
+    for facts in read(DATA / "host_trace.jsonl"):
+        memory = component_memory(
+            Component(facts["family"], facts["part"], facts["width"], facts["height"], facts["batch"],
+                      dtype=facts["dtype"], cfg=facts.get("cfg", True))
+        )  # fmt: skip
+        pairs = ((facts["floor_mib"], memory.floor_bytes), (facts["minimum_mib"], memory.minimum_bytes),
+                 (facts["reserved_mib"], memory.comfortable_bytes))  # fmt: skip
+        figures = " | ".join(f"{theirs:.1f} / {ours / MIB:.1f}" for theirs, ours in pairs)
+        lines.append(f"| {facts['family']} {facts['part']} {facts['width']}×{facts['height']} | {figures} |")
+    return lines
+
+
+def outputs() -> dict[Path, Callable[[], str]]:
+    """Return what is written, and how it is made."""
+    table = rows()
+    names = (OURS, *PEERS)
+    points = {
+        f"{name}, {metric}": [error for row in table if row.metric == metric and (error := row.error(name)) is not None]
+        for metric in METRICS.values()
+        for name in names
+    }
+    return {PAGE: lambda: page(table), PICTURE: lambda: picture(points, OURS), RECORDED: lambda: recorded(table)}
+
+
+def main(arguments: list[str]) -> int:
+    """Write the page, the picture and the recorded errors, or check them."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 when a file would change")
+    check = parser.parse_args(arguments).check
+    changed = []
+    for path, make in outputs().items():
+        text = make()
+        if not path.is_file() or path.read_text(encoding="utf-8") != text:
+            changed.append(path.name)
+            if not check:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text, encoding="utf-8", newline="\n")
+    print(f"{'would change' if check else 'written'}: {', '.join(changed) or 'nothing'}")
+    return 1 if check and changed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
