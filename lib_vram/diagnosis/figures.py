@@ -102,7 +102,7 @@ def read_processes(window: str) -> Mapping[int, int]:
     """Return what the text says other processes hold, bytes by process number."""
     text = _first_failure(window)
     sizes = ((match[1], size_bytes(match[2], match[3])) for match in _OTHER_PROCESS.finditer(text))
-    return {int(number): size for number, size in sizes if size is not None and size < STAND_IN_BYTES}
+    return {int(number): size for number, size in sizes if size is not None and 0 <= size < STAND_IN_BYTES}
 
 
 def _first_failure(window: str) -> str:

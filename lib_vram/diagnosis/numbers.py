@@ -46,7 +46,8 @@ def numbers_of(figures: Mapping[str, int]) -> tuple[Numbers, bool]:
     """Return the figures, without those that cannot be, and whether they contradict each other."""
     reserved = figures.get("reserved")
     if reserved is None and "unallocated" in figures and "allocated" in figures:
-        reserved = figures["allocated"] + figures["unallocated"]
+        unused = figures["unallocated"]
+        reserved = figures["allocated"] + unused if unused >= 0 else unused
     found = Numbers(
         figures.get("requested"), figures.get("capacity"), figures.get("free"), figures.get("allocated"), reserved,
         figures.get("process"),
@@ -58,7 +59,7 @@ def numbers_of(figures: Mapping[str, int]) -> tuple[Numbers, bool]:
 
 
 def _stands_in(value: int | None) -> bool:
-    return value is not None and value >= STAND_IN_BYTES
+    return value is not None and not 0 <= value < STAND_IN_BYTES
 
 
 def _contradict(numbers: Numbers) -> bool:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from decimal import ROUND_HALF_EVEN, Decimal
 
-NUMBER = r"\d[\d.,]{0,30}"
+_IN_THREES = r"(?<!gpu )(?<!device )(?<![\d.,])[1-9]\d{0,2}(?: \d{3})+(?!\d)(?:[.,]\d{1,3}\b)?"
+NUMBER = rf"(?:{_IN_THREES}|(?:(?<![\w)])-)?\d[\d.,]{{0,30}})"
+"""Thousands may stand apart by a blank; a minus is read, so that a figure below nothing is seen to be none."""
 UNIT = r"(?:bytes?|[kmgt]i?b|[kmgt]|b)\b"
 SIZE = rf"({NUMBER}) ?({UNIT})"
 """Two groups, for text in small letters with single spaces: the number and its unit."""
@@ -35,7 +37,7 @@ def decimal(number: str, *, whole: bool = False) -> Decimal | None:
 
     A single comma before exactly three digits groups thousands, a single point does so only in a ``whole`` number.
     """
-    text = number.strip(".,")
+    text = number.strip(".,").replace(" ", "")
     if "," in text and "." in text:
         mark = max(text.rfind(","), text.rfind("."))
         text = re.sub(r"[.,]", "", text[:mark]) + "." + text[mark + 1 :]
@@ -43,4 +45,4 @@ def decimal(number: str, *, whole: bool = False) -> Decimal | None:
         text = re.sub(r"[.,]", "", text)
     else:
         text = text.replace(",", ".")
-    return Decimal(text) if re.fullmatch(r"\d+(?:\.\d+)?", text, re.ASCII) else None
+    return Decimal(text) if re.fullmatch(r"-?\d+(?:\.\d+)?", text, re.ASCII) else None

@@ -15,6 +15,10 @@ _SPEC = importlib.util.spec_from_file_location("texts", Path(__file__).with_name
 _MODULE = importlib.util.module_from_spec(_SPEC)
 _SPEC.loader.exec_module(_MODULE)
 TEXTS = _MODULE.TEXTS
+_SPEC = importlib.util.spec_from_file_location("found_texts", Path(__file__).with_name("found_texts.py"))
+_MODULE = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(_MODULE)
+FOUND = _MODULE.FOUND
 
 GIB = 1024**3
 MIB = 1024**2
@@ -38,6 +42,29 @@ def test_a_text_has_its_kind(kind, text):
     found = diagnose(text)
     assert ("*" if found.recovered else "") + found.kind == kind
     assert found.symptom is None or found.symptom in BY_NAME
+
+
+@pytest.mark.parametrize(("kinds", "went_on", "figures", "contradictory", "text"), FOUND)
+def test_a_text_that_was_found_later_is_read_as_a_careful_reader_reads_it(kinds, went_on, figures, contradictory, text):
+    found = diagnose(text)
+    assert found.kind in kinds.split()
+    assert went_on is None or found.recovered is went_on
+    assert contradictory is None or found.contradictory is contradictory
+    said = {name: value for name, value in found.numbers.to_dict().items() if value is not None}
+    said.pop("process_bytes", None)
+    assert figures is None or said == figures
+
+
+@pytest.mark.parametrize(
+    ("sentence", "process_bytes"),
+    [
+        ("Including non-PyTorch memory, this process has 7.00 GiB memory in use.", 7 * GIB),
+        ("Process 42 has 7.00 GiB memory in use.", None),
+    ],
+)
+def test_only_this_process_is_this_process(sentence, process_bytes):
+    text = plain().replace("Of the allocated", f"{sentence} Of the allocated")
+    assert diagnose(text).numbers.process_bytes == process_bytes
 
 
 @pytest.mark.parametrize(
@@ -191,8 +218,21 @@ def test_any_text_around_a_failure_is_answered(noise, text):
         bytes(range(256)) * 16_000,
         "0" * 3_000_000 + " GiB",
         "tried to allocate " * 200_000,
+        "\n" * 16_000_000,
+        "显存不足 " * 1_200_000,
     ],
-    ids=["one line", "one word", "one failure", "all errors", "progress", "bytes", "digits", "grammar"],
+    ids=[
+        "one line",
+        "one word",
+        "one failure",
+        "all errors",
+        "progress",
+        "bytes",
+        "digits",
+        "grammar",
+        "empty lines",
+        "Chinese",
+    ],
 )
 def test_megabytes_are_answered_quickly(content):
     diagnose("first")  # the table is made ready once
