@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from lib_vram.errors import BadInput, NotReady
+from lib_vram.physics import video
 from lib_vram.physics.allocator import SEGMENT_ROUNDING, AllocatorConf
 from lib_vram.physics.attention import PLENTY, SELF_SLICING
 from lib_vram.physics.cache import MEASURED, measured
 from lib_vram.physics.component import Component, ComponentMemory
 from lib_vram.physics.families import SHAPES
+from lib_vram.physics.interval import interval
 from lib_vram.physics.minimum import minimum_and_comfortable, runs_in
 from lib_vram.physics.profile import Profile, load
 from lib_vram.physics.program import EventTrace, Setting, expand
@@ -24,17 +26,6 @@ ONE_STYLE = {"text_encode": "forge"}
 
 LISTS = frozenset(("zimage", "lumina2"))
 """Families whose transformer diffusers runs over lists of pictures: several are computed as one long picture."""
-
-HIGH_MARGIN = 0.02
-"""Above the computed peak: the largest error against published half-precision measurements is 0.3 %; six times that."""
-
-FP32_HIGH_MARGIN = 0.30
-"""fp32 profiles have the workspace of the one published case (see ``tools/trace_profiles.py``), 42 % of what half
-precision takes; 30 % above their peak reaches past the peak with all of it."""
-
-COUSIN_MARGIN = 0.15
-"""For a host's code whose profile is that of diffusers' form of the same model: the two forms of SDXL's decoder
-differ by 12 %."""
 
 
 @lru_cache(maxsize=512)
@@ -58,12 +49,11 @@ def component_memory(component: Component) -> ComponentMemory:
         floor = trace.floor_bytes
     profile = _profile(component)
     cousin = component.code == "ldm" and "diffusers" in profile.name
-    margin = FP32_HIGH_MARGIN if component.dtype == "fp32" else COUSIN_MARGIN if cousin else HIGH_MARGIN
-    low = trace.bare_floor_bytes
+    low, high, _ = interval(component, trace, most, cousin=cousin)
     return ComponentMemory(
         weights_bytes=weights_bytes(profile.parameters, component.weights_dtype or component.dtype),
         floor_bytes=floor, minimum_bytes=minimum, comfortable_bytes=comfortable,
-        low_bytes=int(low * (1 - COUSIN_MARGIN)) if cousin else low, high_bytes=int(most * (1 + margin)),
+        low_bytes=low, high_bytes=high,
         source="rule" if cousin else "trace" if profile.name.startswith(MEASURED) else "profile",
     )  # fmt: skip
 
@@ -117,12 +107,18 @@ def _profile(component: Component) -> Profile:
     shape = SHAPES[component.family]
     stored = shape.vae if component.part.startswith("vae") else component.family
     dtype = "fp32" if component.dtype == "fp32" else "fp16"
+    latents = shape.latent_frames(component.frames) if component.part.startswith("vae") else 1
     for style in _styles(component):
         name = f"{stored}-{component.part}-{dtype}-{style}"
-        profile = load(name) or measured(name)
+        profile = video.for_frames(partial(_of_video, name), latents) if latents > 1 else load(name) or measured(name)
         if profile is not None:
             return profile
     raise NotReady("part", got=component.part, takes=f"another: there is none of {component.family} yet")
+
+
+def _of_video(name: str, latents: int) -> Profile | None:
+    """Return the profile of the VAE at work on a video of ``latents`` latent frames."""
+    return load(f"{name}_f{latents}")
 
 
 def _styles(component: Component) -> tuple[str, ...]:
@@ -142,8 +138,8 @@ def _refuse_unready(component: Component) -> None:
     shape = SHAPES[component.family]
     if component.frames != 1 and shape.frames_per_latent == 1:
         raise BadInput("frames", got=component.frames, takes=f"1; {component.family} makes pictures, not videos")
-    if component.frames != 1 and component.part.startswith("vae"):
-        raise NotReady("frames", got=component.frames, takes="1 for the VAE: its work on a video is not computed yet")
+    if component.frames != 1 and component.part.startswith("vae") and component.batch > 1:
+        raise NotReady("batch", got=component.batch, takes="1 for the VAE of videos: the hosts make one at a time")
     if component.dtype == "fp8":
         raise BadInput("dtype", got="fp8", takes="fp32, fp16 or bf16; fp8 is a type of weights, not of activations")
     if component.code != "ldm" and component.attention != "sdpa":
