@@ -28,14 +28,25 @@ class VaeShape:
 
 
 class Swish(nn.Module):
-    """SiLU: in place, or as a product with its sigmoid."""
+    """SiLU, in place or not: AUTOMATIC1111 puts torch's own in place of the product with the sigmoid."""
 
     def __init__(self, *, in_place: bool) -> None:
         super().__init__()
         self.in_place = in_place
 
     def forward(self, x: Tensor) -> Tensor:
-        return functional.silu(x, inplace=True) if self.in_place else x * torch.sigmoid(x)
+        return functional.silu(x, inplace=self.in_place)
+
+
+class LastSwish(nn.Module):
+    """The one before the last convolution: Forge writes it as a product with the sigmoid."""
+
+    def __init__(self, *, product: bool) -> None:
+        super().__init__()
+        self.product = product
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * torch.sigmoid(x) if self.product else functional.silu(x)
 
 
 class PictureBlock(nn.Module):
@@ -135,6 +146,7 @@ class Decoder(nn.Module):
             if level:
                 self.up.append(Enlarge(width))
         self.norm_out = GroupNorm(width, style)
+        self.last_swish = LastSwish(product=style.in_place)
         self.conv_out = Conv(width, 3)
 
     def forward(self, latents: Tensor) -> Tensor:
@@ -147,7 +159,7 @@ class Decoder(nn.Module):
         for layer in self.up:
             h = layer(h)
         h = self.norm_out(h)
-        h = h * torch.sigmoid(h)
+        h = self.last_swish(h)
         return self.conv_out(h)
 
 
@@ -172,6 +184,7 @@ class Encoder(nn.Module):
                 self.down.append(Shrink(width))
         self.middle = Middle(width, attend, style)
         self.norm_out = GroupNorm(width, style)
+        self.last_swish = LastSwish(product=style.in_place)
         self.conv_out = Conv(width, 2 * shape.latents)
         self.quant = Conv(2 * shape.latents, 2 * shape.latents, 1) if shape.quant else None
 
@@ -188,7 +201,7 @@ class Encoder(nn.Module):
         h = self.middle.attention(h)
         h = self.middle.block_2(h)
         h = self.norm_out(h)
-        h = h * torch.sigmoid(h)
+        h = self.last_swish(h)
         return self.conv_out(h)
 
     def forward(self, picture: Tensor) -> Tensor:
