@@ -83,7 +83,18 @@
         },
     };
 
+    // What needs no tab of pictures: the section for it is in this tab.
+    const HERE = {
+        free: () => guard.free.free("cache"),
+        unload: () => guard.free.free("models"),
+        restart: () => guard.free.askRestart("restart"),
+    };
+
     async function cure(name) {
+        if (HERE[name]) {
+            guard.free.show();
+            return HERE[name]();
+        }
         const state = latest();
         if (!state || !CURES[name]) return;
         showTab(state.tab);

@@ -9,10 +9,10 @@
         return chosen && chosen !== "None" ? chosen : navigator.language || "en";
     }
 
-    async function ask(name, options) {
+    async function ask(name, options, waitMs) {
         const address = new URL("vram-guard/v1/" + name, document.baseURI).href;
         const stop = new AbortController();
-        const timer = setTimeout(() => stop.abort(), TIMEOUT_MS);
+        const timer = setTimeout(() => stop.abort(), waitMs || TIMEOUT_MS);
         try {
             const response = await fetch(address, {...options, signal: stop.signal, credentials: "same-origin"});
             return {status: response.status, body: await response.json()};
@@ -24,10 +24,10 @@
     // Both answer {status, body}; both raise when the server is away or answers no JSON.
     guard.server = {
         get: name => ask(`${name}?language=${encodeURIComponent(language())}`),
-        post: (name, body) => ask(name, {
+        post: (name, body, waitMs) => ask(name, {
             method: "POST",
             headers: {"Content-Type": "application/json"},
             body: JSON.stringify({...body, language: language()}),
-        }),
+        }, waitMs),
     };
 })();

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
-from lib_vram.host import asked as asking
-from lib_vram.host import units
+from lib_vram.host import freeing, units
 from lib_vram.host.asked import Asked
+from lib_vram.host.installed_tiles import BesideTiledVae
 from lib_vram.host.patches import Run
-from lib_vram.host.webui import WebUI, dtype_name, stands_in
+from lib_vram.host.webui import dtype_name, stands_in
 from lib_vram.machine.card import Card
-from lib_vram.request import HostName, Mode, Request
+from lib_vram.request import HostName, Request
 
 _ATTENTION = {
     "xformers": "xformers", "sdp": "sdpa", "sdp-no-mem": "sdpa", "sub-quadratic": "sub_quad",
@@ -20,7 +19,7 @@ _ATTENTION = {
 }  # fmt: skip
 
 
-class A1111(WebUI):
+class A1111(BesideTiledVae):
     """AUTOMATIC1111's WebUI and forks of the same code."""
 
     name: HostName = "a1111"
@@ -29,6 +28,10 @@ class A1111(WebUI):
     memory_flags = frozenset(
         {"medvram", "medvram-sdxl", "lowvram", "lowram", "no-half", "no-half-vae", "upcast-sampling", "precision"}
     )
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._waits_for_run = False
 
     def version(self) -> str:
         """Return the tag of the WebUI's own repository; ``""`` when it has none."""
@@ -46,18 +49,6 @@ class A1111(WebUI):
             vae["tile_size"] = want.tile_size
         together = bool(self.option("batch_cond_uncond", True)) and not want.apart
         return {"vae": vae, "batch_cond_uncond": together}
-
-    def asked_by_form(self, tab: Mode, form: Mapping[str, Any]) -> Asked:
-        """Return what the fields ask for; an installed *Tiled VAE* that is on counts as tiled, with its own tile."""
-        want = super().asked_by_form(tab, form)
-        tile = asking.Form(form).whole("tiled_vae_tile", 0) * 8
-        return dataclasses.replace(want, tiled=True, tile_size=tile) if tile > 0 else want
-
-    def asked(self, p: Any) -> Asked:
-        """Return what ``p`` asks for; an installed *Tiled VAE* that is on counts as tiled."""
-        want = super().asked(p)
-        tile = units.tiled_vae_tile(p)
-        return want if tile is None else dataclasses.replace(want, tiled=True, tile_size=tile)
 
     def weights_dtype(self, path: str | None, card: Card) -> str:
         """Return the UNet's type: fp8 by an option, fp32 by ``--no-half``, else fp16."""
@@ -89,13 +80,6 @@ class A1111(WebUI):
         asked = [item for item in sd_hijack.optimizers if getattr(shared.cmd_opts, item.cmd_opt or "", False)]
         return _ATTENTION.get((named or asked)[0].name, "sdpa") if named or asked else "split"
 
-    def lever_pairs(self, original: Request, changed: Request) -> list[tuple[str, Any, Any]]:
-        """Return the switches of our own accordion."""
-        pairs = [("vae_tiled", original.vae.tiled, changed.vae.tiled)]
-        if changed.vae.tiled and changed.vae.tile_size:
-            pairs.append(("vae_tile_size", original.vae.tile_size, changed.vae.tile_size))
-        return pairs + super().lever_pairs(original, changed)
-
     def prepare_run(self, p: Any, request: Request | None) -> None:
         """Switch on tiled decoding and the separate cond and uncond for the run of ``p``."""
         argument = units.own_argument(p)
@@ -104,10 +88,7 @@ class A1111(WebUI):
         if apart and self.option("batch_cond_uncond", True):
             self.override(p, "batch_cond_uncond", False)  # read at every step
         size = (request.vae.tile_size if request else None) or argument.tile_size
-        installed = units.tiled_vae_tile(p)
-        if installed is not None and request and size < installed:
-            units.with_arguments(p, units.TILED_VAE, {units.DECODER_TILE: size // 8})
-        if tiled and installed is None:
+        if self.installed_tile(p, request) is None and tiled:
             own_tiles(self.runs.of(p), size)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+from lib_vram.host.freeing import Freed, How, Level, Restarting
 from lib_vram.machine.card import Card
 from lib_vram.plan.result import Plan
 from lib_vram.request import HostName, Mode, Request
@@ -97,3 +98,17 @@ class Host(Protocol):
 
     def is_open_to_others(self) -> bool:
         """Whether the page can be reached from other machines without the user having allowed changes."""
+
+    def free(self, level: Level) -> Freed:
+        """Give memory back: what is only kept in reserve (``cache``), or what the host can load again (``models``).
+
+        Raises:
+            Busy: a generation is at work.
+        """
+
+    def restart(self, how: How) -> Restarting:
+        """Reload the page's server or start the whole process anew; otherwise say how to do it by hand.
+
+        Raises:
+            Busy: a generation is at work.
+        """

@@ -58,6 +58,18 @@ class Forge(WebUI):
         unet, vae = (bool(switches[UNET]), bool(switches[VAE])) if len(switches) > VAE else (False, False)
         return dataclasses.replace(want, never_oom_unet=unet, never_oom_vae=vae)
 
+    def unload_models(self) -> None:
+        """Move every model to the computer's RAM; the host loads what the next run needs."""
+        from backend import memory_management
+
+        memory_management.unload_all_models()
+
+    def empty_caches(self) -> None:
+        """Give PyTorch's cache back to the driver, in the host's own way."""
+        from backend import memory_management
+
+        memory_management.soft_empty_cache()
+
     def host_part(self, want: Asked, card: Card) -> dict[str, Any]:
         """Return the VAE, Forge's own memory settings and whether cond and uncond go together."""
         return {

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from lib_vram.errors import BadInput
+from lib_vram.host import freeing
 from lib_vram.host.base import FieldWrite, GuardMode, Settings
 from lib_vram.machine.card import Card, Holder
+from lib_vram.message import say
 from lib_vram.plan.result import Plan
 from lib_vram.request import Family, HostName, Mode, Request, WeightsDtype
 from lib_vram.units import GIB, MIB
@@ -90,6 +93,8 @@ class LabHost:
         self._host: HostName = "a1111"
         self._title = "AUTOMATIC1111"
         self._card = _card(DEFAULT_CARD[0], DEFAULT_CARD[1] * GIB, DEFAULT_OTHERS_BYTES)
+        self._at_work = 0
+        self._left = (0, 0)
 
     @property
     def name(self) -> HostName:
@@ -161,6 +166,41 @@ class LabHost:
     def restore(self, p: LabRun | None = None) -> None:
         """Do nothing: nothing outlives a run."""
 
+    @contextmanager
+    def working(self, request: Request) -> Iterator[None]:
+        """Be at work on ``request``; afterwards its model and the cache of its peak are left on the virtual card."""
+        with self._lock:
+            self._at_work += 1
+        try:
+            yield
+        finally:
+            left = _left_by(request)
+            with self._lock:
+                self._at_work -= 1
+                self._left = left
+
+    def free(self, level: freeing.Level) -> freeing.Freed:
+        """Free the virtual card of what the last run left. Raises ``Busy`` while one is at work."""
+        with self._lock:
+            self._raise_when_busy()
+            before = _memory(self._card, *self._left)
+            weights_bytes = 0 if level == "models" else self._left[0]
+            self._left = (weights_bytes, weights_bytes)
+            after = _memory(self._card, *self._left)
+        return freeing.Freed(level, before, after, freeing.what_stays(level, after))
+
+    def restart(self, how: freeing.How) -> freeing.Restarting:
+        """Let the page load anew; the Lab's own process is restarted by hand. Raises ``Busy`` during a run."""
+        with self._lock:
+            self._raise_when_busy()
+        if how == "reload":
+            return freeing.Restarting(started=True)
+        return freeing.Restarting(started=False, steps=say("free.steps_lab"))
+
+    def _raise_when_busy(self) -> None:
+        if self._at_work:
+            raise freeing.Busy("a generation is at work")
+
     def is_open_to_others(self) -> bool:
         """Return False: the Lab answers on 127.0.0.1 alone."""
         return False
@@ -176,6 +216,30 @@ def _card(name: str, total_bytes: int, others_bytes: int) -> Card:
         used_by_others_bytes=held,
         source="virtual",
         holders=holders,
+    )
+
+
+def _left_by(request: Request) -> tuple[int, int]:
+    """Return what PyTorch would have allocated and reserved after ``request``: the last phase's weights, the peak."""
+    from lib_vram.estimate.estimator import estimate
+
+    phases = estimate(request).phases
+    if not phases:
+        return 0, 0
+    driver_bytes = [dict(phase.resident_parts).get("context", 0) for phase in phases]
+    weights_bytes = phases[-1].resident_bytes - driver_bytes[-1]
+    peak_bytes = max(phase.wants_bytes - driver for phase, driver in zip(phases, driver_bytes, strict=True))
+    room_bytes = request.device.total_bytes - request.device.used_by_others_bytes - max(driver_bytes)
+    return weights_bytes, max(weights_bytes, min(peak_bytes, room_bytes))
+
+
+def _memory(card: Card, allocated_bytes: int, reserved_bytes: int) -> freeing.Memory:
+    others_bytes = card.used_by_others_bytes or 0
+    return freeing.Memory(
+        allocated_bytes=allocated_bytes,
+        reserved_bytes=reserved_bytes,
+        others_bytes=others_bytes,
+        free_bytes=max(0, card.total_bytes - others_bytes - reserved_bytes),
     )
 
 

@@ -73,6 +73,18 @@ class LdmPatched(WebUI):
 
     # types and attention
 
+    def unload_models(self) -> None:
+        """Move every model to the computer's RAM; the host loads what the next run needs."""
+        from ldm_patched.modules import model_management
+
+        model_management.unload_all_models()
+
+    def empty_caches(self) -> None:
+        """Give PyTorch's cache back to the driver, in the host's own way."""
+        from ldm_patched.modules import model_management
+
+        model_management.soft_empty_cache()
+
     def vae_dtype(self, card: Card) -> str:
         """Return the VAE's type: the loaded one's; on a stand-in card what the host would choose there."""
         flag = self.vae_dtype_by_flag()

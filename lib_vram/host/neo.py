@@ -111,6 +111,18 @@ class Neo(WebUI):
             data["frames"], data["batch_size"] = _whole_groups(want.batch_size), 1
         return data
 
+    def unload_models(self) -> None:
+        """Move every model to the computer's RAM; the host loads what the next run needs."""
+        from backend import memory_management
+
+        memory_management.unload_all_models()
+
+    def empty_caches(self) -> None:
+        """Give PyTorch's cache back to the driver, in the host's own way."""
+        from backend import memory_management
+
+        memory_management.soft_empty_cache()
+
     def host_part(self, want: Asked, card: Card) -> dict[str, Any]:
         """Return the VAE, what stays free, and whether cond and uncond go together."""
         from backend import memory_management

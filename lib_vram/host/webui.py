@@ -11,7 +11,7 @@ from typing import Any
 
 from lib_vram.errors import NotReady
 from lib_vram.host import asked as asking
-from lib_vram.host import img_batches, networks, units
+from lib_vram.host import freeing, img_batches, networks, units
 from lib_vram.host.asked import Asked
 from lib_vram.host.base import FieldWrite, GuardMode, Settings
 from lib_vram.host.patches import Runs
@@ -79,6 +79,24 @@ class WebUI:
         from modules import shared
 
         return bool(getattr(shared.cmd_opts, "disable_extension_access", False))
+
+    def free(self, level: freeing.Level) -> freeing.Freed:
+        """Give memory back in the host's own way. Raises ``Busy`` while a generation is at work."""
+        return freeing.free(level, self.card, self.unload_models, self.empty_caches)
+
+    def unload_models(self) -> None:
+        """Take the models off the card such that the next run finds them again."""
+        raise AttributeError(f"{type(self).__name__} does not unload its models")
+
+    def empty_caches(self) -> None:
+        """Give PyTorch's cache back to the driver."""
+        from modules import devices
+
+        devices.torch_gc()
+
+    def restart(self, how: freeing.How) -> freeing.Restarting:
+        """Reload the page or restart the process, where this launcher can. Raises ``Busy`` during a generation."""
+        return freeing.restart(how)
 
     @staticmethod
     def option(key: str, default: Any) -> Any:

@@ -57,7 +57,8 @@ def generate(guard: Guard, tab: Mode, form: Mapping[str, Any], run_argument: str
         run = LabRun(guard.host.request_from_form(tab, form))
         guard.before_process(run, [run_argument, False, 768, False])
         run.init()
-        yield from _phases(guard, run, form, language)
+        with guard.host.working(run.request):
+            yield from _phases(guard, run, form, language)
     except (Refused, BadInput) as refused:
         yield State(log_html=_error(type(refused).__name__, str(refused)))
 

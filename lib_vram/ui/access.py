@@ -2,11 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
 from starlette.requests import Request
+
+from lib_vram.message import render, say
+
+BETWEEN_SECONDS = 1.0
+"""One after the other, and no sooner: a page that asks without end must not keep the host from its work."""
+
+
+class Declined(Exception):
+    """The request is understood and not done; it is answered with a status and one line."""
+
+    def __init__(self, status: int, text: str) -> None:
+        self.status = status
+        super().__init__(text)
+
+
+class Turn:
+    """Lets one request that changes something through at a time, and none right after another."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._lock = threading.Lock()
+        self._clock = clock
+        self._ended: float | None = None
+
+    @contextmanager
+    def taken(self, language: str) -> Iterator[None]:
+        """Hold the turn.
+
+        Raises:
+            Declined: it is taken, or was until a moment ago (429).
+        """
+        if not self._lock.acquire(blocking=False):
+            raise Declined(429, render(say("free.flood"), language))
+        try:
+            if self._ended is not None and self._clock() - self._ended < BETWEEN_SECONDS:
+                raise Declined(429, render(say("free.flood"), language))
+            try:
+                yield
+            finally:
+                self._ended = self._clock()
+        finally:
+            self._lock.release()
 
 
 def logged_in(app: Any, request: Request) -> bool:

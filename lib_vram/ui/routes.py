@@ -10,6 +10,7 @@ import dataclasses
 import json
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from starlette.concurrency import run_in_threadpool
@@ -30,6 +31,8 @@ PREFIX = "/vram-guard/v1"
 BODY_LIMIT_BYTES = 1024**2
 LOG_LIMIT_BYTES = 16 * 1024**2
 """A console log that is pasted whole for a diagnosis; what is larger says no more."""
+CHANGE_LIMIT_BYTES = 4096
+"""What frees or restarts says so in a few words."""
 _TABS = ("txt2img", "img2img")
 
 logger = logging.getLogger(__name__)
@@ -58,6 +61,10 @@ def add_routes(app: Any, guard: GuardLike) -> None:
     for name, work in posts.items():
         limit_bytes = LOG_LIMIT_BYTES if name == "diagnose" else BODY_LIMIT_BYTES
         app.add_route(f"{PREFIX}/{name}", _post(app, work, limit_bytes), methods=["POST"])
+    turn = access.Turn()
+    for name in ("free", "restart"):
+        work = partial(_change, name, guard, turn)
+        app.add_route(f"{PREFIX}/{name}", _post(app, work, CHANGE_LIMIT_BYTES), methods=["POST"])
     gets: dict[str, Work] = {
         "status": lambda query: _status(guard),
         "texts": _texts,
@@ -101,6 +108,12 @@ def _sections(guard: GuardLike, query: dict[str, Any]) -> dict[str, Any]:
     from lib_vram.ui import sections
 
     return dict(sections.all_html(guard, language_of(query.get("language"))))
+
+
+def _change(name: str, guard: GuardLike, turn: access.Turn, body: dict[str, Any]) -> dict[str, Any]:
+    from lib_vram.ui import answers_free
+
+    return {"free": answers_free.free, "restart": answers_free.restart}[name](guard, turn, body)
 
 
 def _status(guard: GuardLike) -> dict[str, Any]:
@@ -172,6 +185,8 @@ def _worked(work: Work, body: dict[str, Any]) -> Response:
         return JSONResponse(work(body))
     except BadInput as bad:
         return _error(422, str(bad))
+    except access.Declined as declined:
+        return _error(declined.status, str(declined))
     except Exception as fault:  # the page must go on whatever is wrong here
         logger.exception("VRAM Guard could not answer a request of its page")
         return _error(500, render(say("ui.error_fault", reason=f"{type(fault).__name__}: {fault}"[:200])))

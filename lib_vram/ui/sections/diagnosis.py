@@ -94,7 +94,7 @@ def cure(item: Cure, host: str, language: str) -> Html:
     return tag("li", *children, class_="vg-cure")
 
 
-_BUTTONS = ("fix", "batch_one", "tiled_vae")
+_BUTTONS = ("fix", "batch_one", "tiled_vae", "free", "unload", "restart")
 """What the page's script can do by itself."""
 
 
