@@ -7,6 +7,7 @@ generation is told by its name, since a request knows no more of it.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Literal
 
 from lib_vram.physics.attention import FREED, RESULT, Call, Step
@@ -56,11 +57,13 @@ _WITH_AOTRITON = re.compile(
 )
 
 
+@lru_cache(maxsize=64)
 def capability_of(name: str) -> Capability | None:
     """Return the compute capability of the NVIDIA GPU called ``name``, ``None`` when the name tells nothing."""
     return next((capability for pattern, capability in _BY_NAME if re.search(pattern, name)), None)
 
 
+@lru_cache(maxsize=64)
 def platform_of(name: str) -> Platform:
     """Return what computes on the device called ``name``; a name that tells nothing is taken for CUDA."""
     for pattern, platform in ((_ROCM, "rocm"), (_MPS, "mps"), (_OTHER, "other")):
