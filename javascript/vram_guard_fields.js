@@ -151,10 +151,13 @@
         return units;
     }
 
-    function readTiledVae(form, tab) {
+    function tiledVaeSwitch(tab) {
         const short = TILED_VAE[tab];
-        const box = find(`MDV-${short}-enabled-checkbox`) || find(`MD-${short}-enable`);
-        if (switchOf(box)) put(form, "tiled_vae_tile", numberOf(find(`MD-${short}-dec-size`)));
+        return find(`MDV-${short}-enabled-checkbox`) || find(`MD-${short}-enable`);
+    }
+
+    function readTiledVae(form, tab) {
+        if (switchOf(tiledVaeSwitch(tab))) put(form, "tiled_vae_tile", numberOf(find(`MD-${TILED_VAE[tab]}-dec-size`)));
     }
 
     function readImage(form) {
@@ -196,6 +199,8 @@
     }
 
     function elementOf(tab, name) {
+        if (name === "tiled_vae") return tiledVaeSwitch(tab);
+        if (name === "tiled_vae_tile") return find(`MD-${TILED_VAE[tab]}-dec-size`);
         const ids = NUMBERS[name] || SWITCHES[name] || (name === "resize_scale" ? ["img2img_scale"] : null);
         const element = ids ? findFirst(ids, tab) : null;
         return element || (BY_LABEL[name] ? findLabelled(tab, BY_LABEL[name]) : null);
@@ -207,7 +212,7 @@
     }
 
     function isSwitch(name) {
-        return name in SWITCHES || (BY_LABEL[name] || {}).kind === "switch";
+        return name in SWITCHES || name === "tiled_vae" || (BY_LABEL[name] || {}).kind === "switch";
     }
 
     function setInput(input, text) {

@@ -6,7 +6,6 @@ only after the card has run out. So the tiles are ours here, as on A1111.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -14,23 +13,18 @@ from lib_vram.host import units
 from lib_vram.host.a1111 import own_tiles
 from lib_vram.host.asked import Asked
 from lib_vram.host.forge import UNET
+from lib_vram.host.installed_tiles import BesideTiledVae
 from lib_vram.host.ldm_patched import LdmPatched
 from lib_vram.machine.card import Card
 from lib_vram.request import HostName, Request
 
 
-class Reforge(LdmPatched):
+class Reforge(BesideTiledVae, LdmPatched):
     """Panchovix's reForge."""
 
     name: HostName = "reforge"
     title = "reForge"
     has_tiles_switch = has_tile_size = True
-
-    def asked(self, p: Any) -> Asked:
-        """Return what ``p`` asks for; an installed *Tiled VAE* that is on counts as tiled."""
-        want = super().asked(p)
-        tile = units.tiled_vae_tile(p)
-        return want if tile is None else dataclasses.replace(want, tiled=True, tile_size=tile)
 
     def host_part(self, want: Asked, card: Card) -> dict[str, Any]:
         """Return the VAE with our tiles, the reserve, and whether cond and uncond go together."""
@@ -49,13 +43,6 @@ class Reforge(LdmPatched):
 
         return memory.vae_dtype(memory.vae_device(), [memory.torch.bfloat16, memory.torch.float32])
 
-    def lever_pairs(self, original: Request, changed: Request) -> list[tuple[str, Any, Any]]:
-        """Return the switches of our own accordion, and *Never OOM*'s for the UNet."""
-        pairs = [("vae_tiled", original.vae.tiled, changed.vae.tiled)]
-        if changed.vae.tiled and changed.vae.tile_size:
-            pairs.append(("vae_tile_size", original.vae.tile_size, changed.vae.tile_size))
-        return pairs + super().lever_pairs(original, changed)
-
     def prepare_run(self, p: Any, request: Request | None) -> None:
         """Switch on our tiles, the reserve and the separate cond and uncond for the run of ``p``."""
         argument = units.own_argument(p)
@@ -64,7 +51,7 @@ class Reforge(LdmPatched):
         if request is not None:
             self.never_oom(p, {UNET: request.forge.never_oom_unet})
             self.reserve(p, request.forge.inference_memory_bytes)
-        if tiled and units.tiled_vae_tile(p) is None:
+        if self.installed_tile(p, request) is None and tiled:
             own_tiles(self.runs.of(p), (request.vae.tile_size if request else None) or argument.tile_size)
         if apart:
             self.sample_apart(p, "calc_cond_batch", _one_by_one)

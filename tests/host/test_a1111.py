@@ -164,3 +164,20 @@ def test_tiles_are_written_into_our_accordion(host):
     plan = Plan(True, (), original.replace(vae=VaeSpec("fp16", True, 768)), Estimate("fits", GIB))
     writes = {write.field: write.value for write in host.field_writes(plan, original)}
     assert writes == {"vae_tiled": True, "vae_tile_size": 768}
+
+
+@pytest.mark.parametrize(
+    ("smaller", "writes"),
+    [
+        (512, {"tiled_vae_tile": 64}),
+        (448, {"tiled_vae_tile": 48}),
+        (320, {"tiled_vae": False, "vae_tiled": True, "vae_tile_size": 320}),
+    ],
+)
+def test_a_smaller_tile_is_written_into_the_installed_tiled_vae_as_far_as_its_slider_goes(host, smaller, writes):
+    original = host.request_from_form("txt2img", {"tiled_vae_tile": 96})
+    plan = Plan(True, (), original.replace(vae=VaeSpec("fp16", True, smaller)), Estimate("fits", GIB))
+    assert {write.field: write.value for write in host.field_writes(plan, original)} == writes
+    host.request_from_form("txt2img", {"vae_tiled": True, "vae_tile_size": 768})
+    own = {write.field: write.value for write in host.field_writes(plan, original)}
+    assert own == {"vae_tile_size": smaller}
