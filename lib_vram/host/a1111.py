@@ -80,6 +80,28 @@ class A1111(BesideTiledVae):
         asked = [item for item in sd_hijack.optimizers if getattr(shared.cmd_opts, item.cmd_opt or "", False)]
         return _ATTENTION.get((named or asked)[0].name, "sdpa") if named or asked else "split"
 
+    def unload_models(self) -> None:
+        """Move the checkpoints to the computer's RAM; the one in use goes back before the next run computes.
+
+        The host takes a model that it has kept for one that is on the card. Under ``--lowvram`` and ``--medvram``
+        its parts come to the card by themselves.
+        """
+        from modules import sd_models
+
+        for model in _checkpoints(sd_models.model_data):
+            sd_models.send_model_to_cpu(model)
+        if sd_models.model_data.sd_model is not None and not self._waits_for_run:
+            freeing.before_next_run(self._bring_back)
+            self._waits_for_run = True
+
+    def _bring_back(self) -> None:
+        from modules import sd_models
+
+        self._waits_for_run = False
+        model = sd_models.model_data.sd_model
+        if model is not None and not getattr(model, "lowvram", False):
+            sd_models.send_model_to_device(model)
+
     def prepare_run(self, p: Any, request: Request | None) -> None:
         """Switch on tiled decoding and the separate cond and uncond for the run of ``p``."""
         argument = units.own_argument(p)
@@ -90,6 +112,12 @@ class A1111(BesideTiledVae):
         size = (request.vae.tile_size if request else None) or argument.tile_size
         if self.installed_tile(p, request) is None and tiled:
             own_tiles(self.runs.of(p), size)
+
+
+def _checkpoints(model_data: Any) -> list[Any]:
+    """Return the checkpoint in use and those that the host keeps beside it, each once."""
+    checkpoints = [model_data.sd_model, *getattr(model_data, "loaded_sd_models", ())]
+    return [model for place, model in enumerate(checkpoints) if model is not None and model not in checkpoints[:place]]
 
 
 def own_tiles(run: Run, tile_size: int) -> None:
