@@ -5,6 +5,8 @@ from __future__ import annotations
 from lib_vram import units
 from lib_vram.diagnosis.diagnosis import diagnose
 from lib_vram.diagnosis.symptoms import SYMPTOMS, Symptom
+from lib_vram.errors import NotReady
+from lib_vram.estimate.training import training_memory, video_memory
 from lib_vram.message import Message, render, say, sentence
 from lib_vram.ui.answers import GuardLike
 from lib_vram.ui.html import Html, join, tag
@@ -16,6 +18,10 @@ LOW_DISK_BYTES = 5 * units.GIB
 """Below these, loading a model or writing its pictures is likely to fail."""
 HELD_SHARE = 0.25
 """Of the card: held by other programs, it is worth saying."""
+TRAINED = (("sd15", "SD 1.5", 512), ("sd21", "SD 2.1", 768))
+CLIPS = (("wan21_1b", "Wan 2.1 1.3B", 17), ("wan21_1b", "Wan 2.1 1.3B", 81), ("wan21_14b", "Wan 2.1 14B", 81))
+CLIP_SIZE = (832, 480)
+"""What the rows of training and of video are estimated for, each at the size that it was made for."""
 
 
 def html(guard: GuardLike, language: str) -> Html:
@@ -63,6 +69,44 @@ def _by_machine(guard: GuardLike) -> list[tuple[str, Message]]:
     return found
 
 
+def estimates(row: str) -> tuple[Message, ...]:
+    """Return what training and video need, for the rows about them; nothing for other rows."""
+    try:
+        return _training() if row == "training" else _video() if row == "video" else ()
+    except NotReady:  # a profile less is no reason to show no table
+        return ()
+
+
+def _training() -> tuple[Message, ...]:
+    said, more_bytes = [], 0
+    for family, model, side in TRAINED:
+        inversion, network = (
+            training_memory(method, family, side, side) for method in ("textual_inversion", "hypernetwork")
+        )
+        for key, memory in (("textual_inversion", inversion), ("hypernetwork", network)):
+            said.append(
+                say(
+                    f"symptoms.estimate_{key}", model=model, size=f"{side}×{side}", low_bytes=memory.low_bytes,
+                    high_bytes=memory.high_bytes,
+                )
+            )  # fmt: skip
+        two = training_memory("textual_inversion", family, side, side, 2)
+        more_bytes = max(more_bytes, two.high_bytes - inversion.high_bytes)
+    return (*said, say("symptoms.estimate_training_batch", more_bytes=more_bytes))
+
+
+def _video() -> tuple[Message, ...]:
+    width, height = CLIP_SIZE
+    clips = ((model, frames, video_memory(family, width, height, frames)) for family, model, frames in CLIPS)
+    return tuple(
+        say(
+            "symptoms.estimate_video", model=model, size=f"{width}×{height}", frames=frames,
+            step_bytes=memory.step_high_bytes, decode_bytes=memory.decode_high_bytes,
+        )
+        for model, frames, memory in clips
+    )  # fmt: skip
+
+
 def _group(name: str, items: list[Symptom], host: str, language: str) -> Html:
     heads = (
         tag("th", sentence(f"symptoms.head_{part}", language), scope="col") for part in ("symptom", "cause", "cures")
@@ -85,7 +129,8 @@ def _row(item: Symptom, host: str, language: str) -> Html:
         cures = join(
             cures, tag("details", tag("summary", label), tag("ul", *more, class_="vg-cures"), class_="vg-more")
         )
+    figures = (tag("p", render(said, language), class_="vg-soft") for said in estimates(item.name))
     return tag(
-        "tr", tag("th", title, scope="row"), tag("td", render(item.cause, language)), tag("td", cures),
+        "tr", tag("th", title, scope="row"), tag("td", render(item.cause, language), *figures), tag("td", cures),
         data_symptom=item.name,
     )  # fmt: skip
