@@ -24,6 +24,12 @@ CFG_PARTS = frozenset(("denoise", "controlnet"))
 ONE_STYLE = {"text_encode": "forge"}
 """Parts whose profile is stored once, under this name."""
 
+FUSED = frozenset(("sdpa", "xformers"))
+"""Ways of attention that keep no scores."""
+
+ALWAYS_FUSED = frozenset(("sd35_medium", "sd35_large"))
+"""Families whose code in the hosts asks torch for fused attention, whatever the option says."""
+
 LISTS = frozenset(("zimage", "lumina2"))
 """Families whose transformer diffusers runs over lists of pictures: several are computed as one long picture."""
 
@@ -112,8 +118,16 @@ def _profile(component: Component) -> Profile:
         name = f"{stored}-{component.part}-{dtype}-{style}"
         profile = video.for_frames(partial(_of_video, name), latents) if latents > 1 else load(name) or measured(name)
         if profile is not None:
+            _refuse_closed(component, profile)
             return profile
     raise NotReady("part", got=component.part, takes=f"another: there is none of {component.family} yet")
+
+
+def _refuse_closed(component: Component, profile: Profile) -> None:
+    """Refuse a way of attention that would change the figures of a profile in which it is not left open."""
+    fused = component.attention in FUSED or component.part == "text_encode" or component.family in ALWAYS_FUSED
+    if not fused and not profile.calls:
+        raise NotReady("attention", got=component.attention, takes=f"sdpa or xformers for {component.family}")
 
 
 def _of_video(name: str, latents: int) -> Profile | None:
