@@ -20,8 +20,8 @@ TAIL_BYTES = 2 * 1024**2
 MOST_LINES = 2000
 MOST_LINES_OF_A_STEM = 400
 """Lines of interest that are looked at; a log of nothing but errors says no more after these."""
-MOST_EMPTY_LINES = 100_000
-"""From here on it is worth a pass of its own to take them out."""
+EMPTY_LINES_SHARE = 1 / 8
+"""Of all bytes: with more line ends that follow another, it is worth a pass of its own to take them out."""
 LINE_LIMIT = 400
 """Bytes of a line that are looked at on either side of what made it interesting."""
 BEFORE_BYTES = 24 * 1024
@@ -158,7 +158,7 @@ def _interesting(content: bytes, stems: tuple[bytes, ...]) -> list[tuple[bytes, 
 
 def _unique(small: bytes) -> bytes:
     """Return the lines of ``small`` without progress bars and repetitions, bounded in sum."""
-    if small.count(b"\n\n") > MOST_EMPTY_LINES:
+    if small.count(b"\n\n") > EMPTY_LINES_SHARE * len(small):
         small = _EMPTY_LINES.sub(b"\n", small)
     lines = list(dict.fromkeys(small.split(b"\n")))
     head = _alike_once(lines, UNIQUE_HEAD_BYTES)
