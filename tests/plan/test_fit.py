@@ -57,5 +57,5 @@ def test_what_is_asked_for_is_no_cap():
 def test_what_cannot_be_computed_is_said():
     with pytest.raises(NotReady, match="flux1"):
         largest(a_request(model={"family": "flux1"}), "size", physics)
-    with pytest.raises(NotReady, match="refiner"):
-        largest(a_request(refiner={}), "batch", physics)
+    with pytest.raises(NotReady, match="flux1"):
+        largest(a_request(model={"family": "flux1"}), "batch", physics)

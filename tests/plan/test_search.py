@@ -208,8 +208,8 @@ def test_when_no_flag_helps_the_smallest_card_is_named():
     )
 
 
-def test_a_refiner_promises_no_plan():
-    plan = make_plan(a_request(refiner={}), physics)
+def test_what_cannot_be_computed_promises_no_plan():
+    plan = make_plan(a_request(model={"family": "flux1"}), physics)
     assert (plan.fits, str(plan.when_not)) == (
         False,
         "Something in this request cannot be computed yet, so no plan can be promised to fit.",
