@@ -246,6 +246,29 @@ def controlnet(family: str) -> torch.nn.Module:
     return diffusers.ControlNetModel(**options)
 
 
+def run_flux1_controlnet(model: Any, dtype: torch.dtype, at: Setting) -> object:
+    """Flux.1's ControlNet: the hint is a latent too, and the kind of hint is one more token of text."""
+    text, tokens = text_tokens("flux1"), packed(at)
+    make = partial(empty, dtype=dtype)
+    return model(
+        hidden_states=make(at.batch, tokens, 64), controlnet_cond=make(at.batch, tokens, 64),
+        controlnet_mode=empty(at.batch, 1, dtype=torch.long), encoder_hidden_states=make(at.batch, text, 4096),
+        pooled_projections=make(at.batch, 768), timestep=make(at.batch), img_ids=make(tokens, 3),
+        txt_ids=make(text, 3), guidance=empty(at.batch, dtype=torch.float32),
+    )  # fmt: skip
+
+
+def run_qwen_controlnet(model: Any, dtype: torch.dtype, at: Setting) -> object:
+    """Qwen-Image's ControlNet."""
+    text, rows, columns = text_tokens("qwen_image"), -(-at.rows // 2), -(-at.columns // 2)
+    make = partial(empty, dtype=dtype)
+    return model(
+        hidden_states=make(at.batch, rows * columns, 64), controlnet_cond=make(at.batch, rows * columns, 64),
+        encoder_hidden_states=make(at.batch, text, 3584), encoder_hidden_states_mask=None, timestep=make(at.batch),
+        img_shapes=[[(1, rows, columns)]] * at.batch, txt_seq_lens=[text] * at.batch,
+    )  # fmt: skip
+
+
 # --- VAEs ---------------------------------------------------------------------------------------------------------
 
 KL_WIDTHS = (128, 256, 512, 512)
@@ -370,6 +393,7 @@ def parts() -> Iterator[Part]:
         if family != "sdxl_refiner":
             yield Part(family, "controlnet", partial(controlnet, family), partial(run_controlnet, family), whole=8)
     yield from _transformers()
+    yield from _controlnets()
     yield from _vaes()
     for family in SHAPES:
         yield Part(family, "text_encode", partial(Encoders, family), run_text)
@@ -388,6 +412,17 @@ def _transformers() -> Iterator[Part]:
     for family, heads, layers, inner in (("wan21_1b", 12, 30, 8960), ("wan21_14b", 40, 40, 13824)):
         make = partial(diffusers.WanTransformer3DModel, num_attention_heads=heads, num_layers=layers, ffn_dim=inner)
         yield Part(family, "denoise", make, run_wan, whole=2)
+
+
+def _controlnets() -> Iterator[Part]:
+    """Return the ControlNets that have been published for transformers, as deep as the unions of InstantX are."""
+    flux1 = partial(
+        diffusers.FluxControlNetModel, num_layers=5, num_single_layers=10, guidance_embeds=True, num_mode=10
+    )
+    yield Part("flux1", "controlnet", flux1, run_flux1_controlnet)
+    yield Part(
+        "qwen_image", "controlnet", partial(diffusers.QwenImageControlNetModel, num_layers=5), run_qwen_controlnet
+    )
 
 
 def _lumina2() -> torch.nn.Module:

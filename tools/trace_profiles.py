@@ -24,7 +24,6 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from lib_vram.physics.allocator import AllocatorConf
-from lib_vram.physics.families import SHAPES
 from lib_vram.physics.fitting import DoesNotFit, check_events, fit
 from lib_vram.physics.minimum import minimum_and_comfortable
 from lib_vram.physics.profile import FOLDER, LOOP, REPEAT, Profile
@@ -179,9 +178,6 @@ def in_diffusers(dtype_name: str, only: str) -> Iterator[tuple[str, Traced]]:
     from tools.diffusers_parts import parameters, parts
 
     for item in parts():
-        shape = SHAPES.get(item.family)
-        if dtype_name == "fp32" and shape and shape.transformer and not item.part.startswith("vae"):
-            continue  # twice the size of models that hardly fit any card in half precision: nobody runs these
         prefix = f"{item.family}-{item.part}-{dtype_name}-diffusers"
         names = {"one": f"{prefix}_one"} if item.list_batches else {"one": f"{prefix}_one", "more": prefix}
         if not any(only in name for name in names.values()):
