@@ -12,13 +12,16 @@ from lib_vram.estimate.flags import (
     host_tiles,
     offload_mode,
     replayed_conf,
+    unet_dtype,
     uses_two_halves,
     vae_dtype,
 )
 from lib_vram.estimate.result import PhaseName
+from lib_vram.estimate.weights import ARCHITECTURES
 from lib_vram.physics.attention import SELF_SLICING
 from lib_vram.physics.component import CodeHost, Component
 from lib_vram.physics.families import SHAPES
+from lib_vram.physics.quantised import scratch_bytes
 from lib_vram.request import HostName, Request
 
 Worker = Literal["text_encoders", "unet", "controlnet", "vae"]
@@ -36,6 +39,9 @@ SAMPLER_LATENTS = 12
 """Latents that a sampler keeps, in fp32: the input, the noise, the step's input and output for both halves, both
 combined results, the last two results of a multi-step sampler, the preview and one to spare. Counted in k-diffusion's
 ``sample_dpmpp_2m`` and the hosts' ``CFGDenoiser``; 256 KiB each for a picture of 1024×1024."""
+
+PLAIN_WEIGHTS = ("fp32", "fp16", "bf16")
+"""Weights that are multiplied as they lie there."""
 
 HINT_CHANNELS = 3
 CONTROL_LEVELS: dict[str, tuple[tuple[int, int], ...]] = {
@@ -228,9 +234,21 @@ def _sampling_held(request: Request, phase: PhaseName, component: Component) -> 
         images += _picture_bytes(request, component.width, component.height, component.batch)
     if images:
         held = (*held, ("images", images))
+    unpacked = _unpacked_bytes(request, component)
+    if unpacked:
+        held = (*held, ("unpacked_weights", unpacked))
     if request.live_preview == "taesd" and _preview_runs_beside(request):
         held = (*held, ("live_preview", TAESD_BYTES_PER_PIXEL * pixels))
     return held
+
+
+def _unpacked_bytes(request: Request, component: Component) -> int:
+    """Return what the largest layer takes while its quantised weights are made ready for a multiplication."""
+    dtype = unet_dtype(request)
+    known = ARCHITECTURES.get(request.model.family)
+    if known is None or dtype in PLAIN_WEIGHTS:
+        return 0
+    return scratch_bytes(dtype, known.unet_layer, component.dtype)
 
 
 def _preview_runs_beside(request: Request) -> bool:
@@ -268,7 +286,8 @@ def _vae_component(
     request: Request, part: Literal["vae_decode", "vae_encode"], width: int, height: int, batch: int
 ) -> Component:
     whole = Component(
-        family=request.model.family, part=part, width=width, height=height, batch=batch, frames=_frames(request),
+        family=request.model.family, part=part, width=width, height=height,
+        batch=1 if _frames(request) > 1 else batch, frames=_frames(request),
         dtype=vae_dtype(request),
         attention=request.attention, cfg=False, alloc_conf=replayed_conf(request.alloc_conf), host=code_host(request),
     )  # fmt: skip

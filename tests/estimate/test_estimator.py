@@ -103,9 +103,9 @@ def test_other_kinds_of_control_models_keep_the_verdict_open():
 
 
 def test_a_controlnet_of_a_family_without_one_keeps_the_verdict_open():
-    result = estimate(a_request(controlnets=[{"family": "flux1"}]), COMPUTED)
+    result = estimate(a_request(controlnets=[{"family": "zimage"}]), COMPUTED)
     assert result.verdict == "unknown"
-    assert str(result.notes[0]) == "The part controlnet of flux1 cannot be computed yet."
+    assert str(result.notes[0]) == "The part controlnet of zimage cannot be computed yet."
 
 
 def test_low_vram_controlnets_make_two_phases_of_work_in_one():
