@@ -119,6 +119,7 @@ class Guard:
     @fail_open(instead=_no_answer)
     def start(self) -> None:
         """Put in place what lasts as long as the extension is loaded; :meth:`stop` takes it away."""
+        self.host.on_failure = self.session.failed
         self.host.start()
 
     @fail_open(instead=_no_answer)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -42,6 +42,8 @@ class Host(Protocol):
     """Whether decoding in tiles is switched by our own accordion."""
     has_tile_size: bool
     """Whether that switch has a size."""
+    on_failure: Callable[[str, Any], object] | None
+    """Hears the text of a failed run, and its processing object, on hosts that keep no record of their own."""
 
     def start(self) -> None:
         """Put in place what lasts as long as the extension is loaded; :meth:`restore` without a run takes it away."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -87,6 +87,7 @@ class LabHost:
     has_tiles_switch = has_tile_size = True
 
     def __init__(self, mode: GuardMode = "ask", language: str = "en") -> None:
+        self.on_failure: Callable[[str, Any], object] | None = None
         self._lock = threading.Lock()
         self._mode = mode
         self._language = language

@@ -50,7 +50,7 @@ class LdmPatched(WebUI):
     def start(self) -> None:
         """Let what a generation raises reach the page, for as long as the extension is loaded."""
         self._lasting.undo()
-        swallowed.tell_the_cause(self._lasting, lambda: self.settings().language)
+        swallowed.tell_the_cause(self._lasting, lambda: self.settings().language, self._failed)
 
     def restore(self, p: Any = None) -> None:
         """Undo what was changed for the run of ``p``; for ``None`` everything, the telling of causes too."""

@@ -71,7 +71,7 @@ class Neo(WebUI):
         if logger.level == logging.NOTSET:
             logger.setLevel(logging.WARNING)
         self._lasting.undo()
-        show_the_cause(self._lasting, lambda: self.settings().language)
+        show_the_cause(self._lasting, lambda: self.settings().language, self._failed)
 
     def restore(self, p: Any = None) -> None:
         """Undo what was changed for the run of ``p``; for ``None`` everything, the telling of causes too."""

@@ -14,16 +14,16 @@ from typing import Any
 
 from lib_vram.guard.fail_open import fail_open
 from lib_vram.host.patches import Patches
-from lib_vram.host.swallowed import SHOWN_BY, Language, explain_failures
+from lib_vram.host.swallowed import SHOWN_BY, Language, Told, explain_failures
 
 NEOS_WORD = "OOM"
 
 
-def show_the_cause(patches: Patches, language: Language) -> None:
+def show_the_cause(patches: Patches, language: Language, told: Told) -> None:
     """Wrap, through ``patches``, where Neo computes a generation and where the page waits for it."""
     from modules_forge import main_thread
 
-    explain_failures(patches, language)
+    explain_failures(patches, language, told)
     patches.set_attribute(main_thread, "run_and_wait_result", _telling(main_thread.run_and_wait_result))
 
 

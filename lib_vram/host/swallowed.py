@@ -24,25 +24,33 @@ from lib_vram.message import render, say
 logger = logging.getLogger("vram_guard")
 
 Language = Callable[[], str]
+Told = Callable[[str, Any], object]
+"""Takes the text of a failure, traceback included, and the processing object whose run it ended."""
 SHOWN_BY = ("modules.txt2img", "modules.img2img")
 """Modules whose functions' results the page shows; what others drop stays as the host has it."""
 MEMORY_KINDS = ("gpu_memory", "host_memory")
 _MARK = "vram_guard_told"
+_KEPT = "vram_guard_kept"
 
 
-def tell_the_cause(patches: Patches, language: Language) -> None:
+def tell_the_cause(patches: Patches, language: Language, told: Told) -> None:
     """Wrap, through ``patches``, where the host drops an exception and where a generation is computed."""
     from modules_forge import main_thread
 
     patches.set_attribute(main_thread, "run_and_wait_result", _handing_over(main_thread.run_and_wait_result))
-    explain_failures(patches, language)
+    explain_failures(patches, language, told)
 
 
-def explain_failures(patches: Patches, language: Language) -> None:
-    """Wrap, through ``patches``, where a generation is computed, so that failures about memory say where they came."""
+def explain_failures(patches: Patches, language: Language, told: Told) -> None:
+    """Wrap, through ``patches``, where a generation is computed.
+
+    ``told`` hears of every failure, since these hosts keep none; failures about memory say where they came.
+    """
     from modules import processing
 
-    patches.set_attribute(processing, "process_images_inner", _explaining(processing.process_images_inner, language))
+    patches.set_attribute(
+        processing, "process_images_inner", _explaining(processing.process_images_inner, language, told)
+    )
 
 
 def _handing_over(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -72,16 +80,25 @@ def _handing_over(original: Callable[..., Any]) -> Callable[..., Any]:
     return run_and_wait_result
 
 
-def _explaining(original: Callable[..., Any], language: Language) -> Callable[..., Any]:
+def _explaining(original: Callable[..., Any], language: Language, told: Told) -> Callable[..., Any]:
     @functools.wraps(original)
     def process_images_inner(p: Any) -> Any:
         try:
             return original(p)
         except Exception as fault:
+            _pass_on(fault, p, told)
             _explain(fault, p, language)
             raise
 
     return process_images_inner
+
+
+@fail_open(instead=lambda *_: None)
+def _pass_on(fault: Exception, p: Any, told: Told) -> None:
+    """Tell of ``fault`` once, however many runs inside each other it ends."""
+    if not getattr(fault, _KEPT, False):
+        setattr(fault, _KEPT, True)
+        told("".join(traceback.format_exception(type(fault), fault, fault.__traceback__)), p)
 
 
 @fail_open(instead=lambda *_: None)

@@ -6,7 +6,7 @@ import math
 import os
 import sys
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from lib_vram.errors import NotReady
@@ -50,10 +50,15 @@ class WebUI:
 
     def __init__(self) -> None:
         self.runs = Runs()
+        self.on_failure: Callable[[str, Any], object] | None = None
         self._scaled: OrderedDict[Request, tuple[int, int]] = OrderedDict()
 
     def start(self) -> None:
         """Put in place what lasts as long as the extension is loaded: nothing on most hosts."""
+
+    def _failed(self, text: str, p: Any) -> None:
+        if self.on_failure is not None:
+            self.on_failure(text, p)
 
     # what the host is
 

@@ -134,6 +134,22 @@ def test_the_log_keeps_it_too(fake, host, caplog):
     assert len(fake.record.log) == 1  # the host's own
 
 
+def test_the_tab_explains_the_failure_that_the_host_has_kept_no_record_of(fake, host):
+    p = failing(fake, OutOfMemoryError(TEXT))
+    fake.page(p)
+    failure = callbacks.guard().session.last_failure
+    assert failure is not None
+    assert TEXT in failure.text and "Traceback" in failure.text
+
+
+def test_a_failure_inside_runs_inside_each_other_is_told_once(fake, host):
+    told = []
+    host.on_failure = lambda text, p: told.append(p)
+    p = failing(fake, ValueError("no such sampler"))
+    fake.page(p)
+    assert told == [p]
+
+
 def test_the_api_answers_with_the_cause_and_the_place(fake, host):
     status, answer = api_run(failing(fake, OutOfMemoryError(TEXT)))
     assert status == 500 and answer["error"] == "OutOfMemoryError"
