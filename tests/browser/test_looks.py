@@ -90,6 +90,7 @@ def test_the_tab_shows_the_request_the_card_the_sources_and_the_version_and_reme
     assert titles == [
         "This request, phase by phase",
         "The card, and who holds it",
+        "Free memory and restart",
         "What went wrong",
         "Symptoms, causes and cures",
         "Checklist, quickest first",
