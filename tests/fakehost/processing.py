@@ -143,7 +143,12 @@ def process_images_inner(p: Processing) -> list[Picture]:
     p.init(all_seeds)
     pictures = []
     for iteration in range(p.n_iter):
+        if p.host.is_interrupted:
+            break
         p.iteration = iteration
+        if p.scripts is not None:
+            p.scripts.run_hook("before_process_batch", p)
+            p.scripts.run_hook("process_batch", p)
         seeds = all_seeds[iteration * p.batch_size : (iteration + 1) * p.batch_size]
         for seed, source in zip(seeds, p.sample(seeds), strict=True):
             p.host.decode(p)

@@ -114,6 +114,11 @@ class FakeHost:
     def img2img(self, images: list[Any], **fields: Any) -> Any:
         return self.make(Img2Img, init_images=images, **fields)
 
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether the user has pressed *Interrupt*: the host looks before each batch."""
+        return bool(getattr(getattr(self.modules["modules.shared"], "state", None), "interrupted", False))
+
     def load_model(self) -> None:
         self.record.models_loaded += 1
 
