@@ -119,6 +119,6 @@ def _explain(fault: Exception, p: Any, language: Language) -> None:
     where = phase_name(named, spoken) if named else ""
     key = "guard.failed_in" if where else "guard.failed_at"
     line = render(say(key, phase=where, **size), spoken)
-    logger.error("%s %s: %s", line, type(fault).__name__, fault)
+    logger.error("%s %s: %s", line, type(fault).__name__, str(fault))  # a text: a log that keeps records pins no frames
     if fault.args and isinstance(fault.args[0], str):
         fault.args = (f"{fault.args[0]}\n{line}", *fault.args[1:])
