@@ -114,6 +114,8 @@ class Run:
         self.of_fields = Patches()
         self.active = True
         self._on_p: list[tuple[str, Callable[[], Any], Callable[[], Any]]] = []
+        self.job: float | None = None
+        """Which of the host's jobs the run belongs to; runs inside a run share it."""
         self.kept_bytes = 0
         """What this run has the host keep free while it samples, beyond the host's own reserve; 0 for nothing."""
 
@@ -142,7 +144,8 @@ class Run:
 class Runs:
     """The runs that have changes to undo, at most one for each processing object."""
 
-    def __init__(self) -> None:
+    def __init__(self, job: Callable[[], float | None] = lambda: None) -> None:
+        self._job = job
         self._runs: dict[int, Run] = {}
         self._covered: list[Run] = []
         """Ended, with a change that was covered by another extension's when it was to be undone."""
@@ -182,6 +185,13 @@ class Runs:
             if run.p() is p:
                 run.of_fields.undo()
 
+    def end_left_over(self) -> None:
+        """End the runs of jobs that are over: a failed cell of a grid is a copy that nobody closes."""
+        job = self._job()
+        over = [] if job is None else [key for key, run in self._runs.items() if run.job not in (None, job)]
+        for key in over:
+            self._end(self._runs.pop(key))
+
     def end_all(self) -> None:
         """End every run, as when the extension is unloaded."""
         while self._runs:
@@ -192,6 +202,7 @@ class Runs:
 
     def _begin(self, p: Any) -> Run:
         run = Run(p)
+        run.job = self._job()
         self._runs[id(p)] = run
         weakref.finalize(p, self._forget, id(p), run).atexit = False
         if hasattr(p, "close"):

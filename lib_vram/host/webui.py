@@ -14,6 +14,7 @@ from lib_vram.host import asked as asking
 from lib_vram.host import freeing, img_batches, networks, units
 from lib_vram.host.asked import Asked
 from lib_vram.host.base import FieldWrite, GuardMode, Settings
+from lib_vram.host.failures import WebuiErrors
 from lib_vram.host.patches import Runs
 from lib_vram.machine.card import Card
 from lib_vram.machine.cards import current_card
@@ -49,7 +50,7 @@ class WebUI:
     """Command line flags that decide about memory, without their dashes."""
 
     def __init__(self) -> None:
-        self.runs = Runs()
+        self.runs = Runs(WebuiErrors().job)
         self.on_failure: Callable[[str, Any], object] | None = None
         self._scaled: OrderedDict[Request, tuple[int, int]] = OrderedDict()
 
@@ -362,6 +363,7 @@ class WebUI:
         if p is None:
             self.runs.end_all()
         else:
+            self.runs.end_left_over()
             self.runs.end(p)
             self.runs.of(p)  # every run has one, so that copies made in the middle of it are known
 

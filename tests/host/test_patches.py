@@ -149,3 +149,18 @@ def test_a_run_does_not_keep_its_object_alive():
         assert gone() is None
     finally:
         gc.enable()
+
+
+def test_a_run_that_nobody_closed_ends_when_the_next_job_begins_and_inner_runs_of_a_job_do_not():
+    job = [1.0]
+    runs, left_over, inner, shared = Runs(lambda: job[0]), Thing(), Thing(), Thing()
+    runs.of(left_over).of_run.set_attribute(shared, "tiles", True)
+    runs.of(inner)
+    runs.end_left_over()
+    assert shared.tiles is True
+    job[0] = None  # the host is idle, or does not say: nothing is known to be over
+    runs.end_left_over()
+    assert shared.tiles is True
+    job[0] = 2.0
+    runs.end_left_over()
+    assert not hasattr(shared, "tiles")
