@@ -14,7 +14,7 @@ from functools import lru_cache
 from lib_vram.diagnosis.anchors import anchors
 from lib_vram.diagnosis.fragments import FRAGMENTS, HARMLESS, SLOW_STEPS, Fragment
 
-HEAD_BYTES = 8 * 1024**2
+HEAD_BYTES = 5 * 1024**2
 TAIL_BYTES = 2 * 1024**2
 """What is read of a longer text: its beginning, where the first cause stands, and its end."""
 MOST_LINES = 2000
