@@ -113,8 +113,8 @@ def test_hires_lora_and_controlnet_are_read_from_the_page(lab):
     lab.page.locator("#txt2img_prompt textarea").fill("a boat <lora:one:1>")
     lab.unfold("ControlNet")
     lab.page.locator("#txt2img_controlnet_ControlNet-0_controlnet_enable_checkbox input").check()
-    lab.page.locator("#txt2img_hr-checkbox input").check()
-    lab.wait_for_verdict("wont_fit")
+    with lab.page.expect_request(lambda sent: "/check" in sent.url and sent.post_data_json["form"]["enable_hr"]):
+        lab.page.locator("#txt2img_hr-checkbox input").check()
     form = forms[-1]
     assert form["prompt"] == "a boat <lora:one:1>"
     assert form["controlnets"] == [{"enabled": True, "model": "control_canny", "module": "", "low_vram": False}]
