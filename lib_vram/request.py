@@ -24,7 +24,14 @@ Family = Literal[
 Attention = Literal["sdpa", "xformers", "math", "split", "sub_quad"]
 Dtype = Literal["fp32", "fp16", "bf16", "fp8"]
 WeightsDtype = Literal["fp32", "fp16", "bf16", "fp8", "q8_0", "q4_k", "q4_0", "nf4", "int8"]
-ControlKind = Literal["controlnet", "controllllite", "t2i_adapter", "ip_adapter"]
+StorageDtype = Literal["fp8", "nf4"]
+ControlKind = Literal["controlnet", "controllllite", "t2i_adapter", "ip_adapter", "control_lora"]
+EncoderName = Literal[
+    "clip_l", "clip_g", "open_clip_h", "t5_xxl", "umt5_xxl", "qwen3_4b", "qwen3_8b", "qwen25_vl_7b", "gemma2_2b",
+]  # fmt: skip
+EncoderDevice = Literal["gpu", "cpu"]
+FaceRestorer = Literal["gfpgan", "codeformer"]
+IdleKind = Literal["controlnet", "checkpoint", "upscaler", "interrogator", "face_restore"]
 LivePreview = Literal["off", "approx", "taesd", "full"]
 Mode = Literal["txt2img", "img2img"]
 
@@ -45,10 +52,11 @@ _BOUNDS: dict[str, tuple[float, float]] = {
     "hires.height": (0, SIZE_LIMITS[1]),
     "refiner.switch_at": (0, 1),
     "vae.tile_size": (128, 4096),
+    "upscaler_tile": (0, 4096),
     "device.total_bytes": (1, BYTES_LIMITS[1]),
 }
 
-_LENGTHS = {"controlnets": 32}
+_LENGTHS = {"controlnets": 32, "text_encoders": 8, "reference_images": 16, "idle_models": 64}
 """The hosts have at most 10 units; the work of an estimate grows with the third power of their number."""
 _LENGTH = 1000
 
@@ -72,20 +80,43 @@ class SystemSpec:
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """The checkpoint. ``checkpoint`` is a file whose header, when given, overrides the family's known weights."""
+    """The checkpoint. ``checkpoint`` is a file whose header, when given, overrides the family's known weights.
+
+    ``storage_dtype`` is what the host is told to keep the weights in (A1111's *FP8 weight*, Forge's *Diffusion in Low
+    Bits*) and computes from in ``weights_dtype``; ``None`` keeps them as they are loaded.
+    """
 
     family: Family
     checkpoint: str | None = None
     weights_dtype: WeightsDtype = "fp16"
+    storage_dtype: StorageDtype | None = None
+
+
+@dataclass(frozen=True)
+class TextEncoder:
+    """One text encoder that is kept in another way than the rest of the model.
+
+    ``dtype`` is what its weights lie in, ``None`` for the type they are computed in; on the device ``"cpu"`` it
+    takes nothing of the card. ``checkpoint`` is a file of its own, whose header then decides.
+    """
+
+    name: EncoderName
+    dtype: WeightsDtype | None = None
+    device: EncoderDevice = "gpu"
+    checkpoint: str | None = None
 
 
 @dataclass(frozen=True)
 class VaeSpec:
-    """How the VAE runs. ``tile_size`` is in pixels of the picture; ``None`` is the host's own."""
+    """How the VAE runs. ``tile_size`` is in pixels of the picture; ``None`` is the host's own.
+
+    ``checkpoint`` is a file of its own, whose header then decides what it weighs.
+    """
 
     dtype: Dtype = "fp16"
     tiled: bool = False
     tile_size: int | None = None
+    checkpoint: str | None = None
 
 
 @dataclass(frozen=True)
@@ -100,11 +131,18 @@ class Hires:
 
 @dataclass(frozen=True)
 class ControlUnit:
-    """One active control model."""
+    """One active control model.
+
+    ``preprocessor`` is its name in the host (``openpose_full``), which looks at a picture of ``processor_res`` pixels;
+    ``None`` is the host's own. ``bytes`` is the size of the control model's tensors, ``None`` where it is not known.
+    """
 
     kind: ControlKind = "controlnet"
     family: Family = "sd15"
     low_vram: bool = False
+    preprocessor: str = "none"
+    processor_res: int | None = None
+    bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -124,10 +162,27 @@ class Lora:
 
 @dataclass(frozen=True)
 class Detailer:
-    """A detection pass that repaints crops of this size."""
+    """A detection pass that repaints crops of this size. ``model`` is the detector's file."""
 
     width: int = 512
     height: int = 512
+    model: str = "face_yolov8n.pt"
+
+
+@dataclass(frozen=True)
+class ReferenceImage:
+    """A picture whose latent goes through the model beside the one that is made: Flux Kontext, Qwen-Image-Edit."""
+
+    width: int
+    height: int
+
+
+@dataclass(frozen=True)
+class IdleModel:
+    """A model that the host keeps on the device though this generation does not use it."""
+
+    kind: IdleKind
+    bytes: int
 
 
 @dataclass(frozen=True)
@@ -165,6 +220,12 @@ class Request:
     refiner: Refiner | None = None
     loras: tuple[Lora, ...] = ()
     detailer: Detailer | None = None
+    restore_faces: FaceRestorer | None = None
+    upscaler_tile: int | None = None
+    """The side of an upscaler's tile in pixels, 0 for the whole picture at once; ``None`` is the host's setting."""
+    text_encoders: tuple[TextEncoder, ...] = ()
+    reference_images: tuple[ReferenceImage, ...] = ()
+    idle_models: tuple[IdleModel, ...] = ()
     forge: ForgeSettings = field(default_factory=ForgeSettings)
 
     @classmethod
@@ -271,6 +332,6 @@ def _scalar(hint: type, value: object, path: str) -> Any:
 
 
 def _bounds(path: str) -> tuple[float, float]:
-    if path.startswith("detailer."):
+    if path.startswith(("detailer.", "reference_images[")) or path.endswith(".processor_res"):
         return SIZE_LIMITS
     return _BOUNDS.get(path, BYTES_LIMITS)

@@ -17,14 +17,18 @@ WHOLE: dict[str, Any] = {
     "host": "a1111", "host_args": ["--medvram-sdxl"], "alloc_conf": "",
     "device": {"name": "NVIDIA GeForce RTX 3060", "total_bytes": 12884901888, "used_by_others_bytes": 1073741824},
     "system": {"ram_total_bytes": 34359738368, "ram_free_bytes": 20000000000},
-    "model": {"family": "sdxl", "checkpoint": None, "weights_dtype": "fp16"},
-    "vae": {"dtype": "fp16", "tiled": False, "tile_size": None},
+    "model": {"family": "sdxl", "checkpoint": None, "weights_dtype": "fp16", "storage_dtype": None},
+    "vae": {"dtype": "fp16", "tiled": False, "tile_size": None, "checkpoint": None},
     "attention": "sdpa", "batch_cond_uncond": True, "live_preview": "approx",
     "mode": "txt2img", "width": 1024, "height": 1024, "batch_size": 1, "batch_count": 1, "cfg_scale": 7.0, "frames": 1,
     "hires": {"scale": 2.0, "width": 0, "height": 0, "upscaler": "Latent"},
-    "controlnets": [{"kind": "controlnet", "family": "sdxl", "low_vram": False}],
+    "controlnets": [{"kind": "controlnet", "family": "sdxl", "low_vram": False, "preprocessor": "openpose_full",
+                     "processor_res": 512, "bytes": None}],
     "refiner": {"family": "sdxl_refiner", "switch_at": 0.8},
-    "loras": [{"bytes": 228000000}], "detailer": {"width": 1024, "height": 1024},
+    "loras": [{"bytes": 228000000}], "detailer": {"width": 1024, "height": 1024, "model": "face_yolov8n.pt"},
+    "restore_faces": "codeformer", "upscaler_tile": 192,
+    "text_encoders": [{"name": "clip_g", "dtype": "fp8", "device": "cpu", "checkpoint": None}],
+    "reference_images": [{"width": 1024, "height": 768}], "idle_models": [{"kind": "checkpoint", "bytes": 1000}],
     "forge": {"inference_memory_bytes": 1073741824, "never_oom_vae": False, "never_oom_unet": False},
 }  # fmt: skip
 
@@ -86,6 +90,12 @@ def test_a_missing_required_field_is_named(missing: str) -> None:
         ("loras", {"bytes": 1}),
         ("host_args", "--medvram"),
         ("controlnets", "none"),
+        ("upscaler_tile", -1),
+        ("upscaler_tile", 4097),
+        ("restore_faces", True),
+        ("model.storage_dtype", "q4_k"),
+        ("text_encoders", [{}] * 9),
+        ("reference_images", [{"width": 1, "height": 1}] * 17),
     ],
 )
 def test_an_unusable_value_is_refused_by_the_name_of_its_field(path: str, value: Any) -> None:
@@ -105,6 +115,24 @@ def test_an_unknown_field_is_refused_by_name(path: str) -> None:
 def test_an_unusable_item_of_a_list_is_named_with_its_place() -> None:
     with pytest.raises(BadInput, match=r"^loras\[1\]\.bytes: "):
         Request.from_dict(changed("loras", [{"bytes": 1}, {"bytes": "big"}]))
+
+
+@pytest.mark.parametrize(
+    ("field", "item", "named"),
+    [
+        ("controlnets", {"processor_res": 8}, "processor_res"),
+        ("controlnets", {"kind": "lora"}, "kind"),
+        ("text_encoders", {"name": "t6"}, "name"),
+        ("text_encoders", {"dtype": "fp8"}, "name"),
+        ("text_encoders", {"name": "t5_xxl", "device": "npu"}, "device"),
+        ("reference_images", {"width": 8, "height": 512}, "width"),
+        ("idle_models", {"kind": "lora", "bytes": 1}, "kind"),
+        ("idle_models", {"kind": "upscaler", "bytes": -1}, "bytes"),
+    ],
+)
+def test_an_unusable_field_of_an_item_is_named(field: str, item: dict[str, Any], named: str) -> None:
+    with pytest.raises(BadInput, match=rf"^{field}\[0\]\.{named}: "):
+        Request.from_dict(changed(field, [item]))
 
 
 @pytest.mark.parametrize("data", [None, [], "request", 7])
