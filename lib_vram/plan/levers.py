@@ -1,0 +1,113 @@
+"""Which host can do what for less memory, and by which means: what the plan may offer there.
+
+A plan offers a change only where the host that a request names can make it for one run and take it back. The
+means are the names by which that host is told; they are for people who read the code of both sides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from lib_vram.request import HostName
+
+LeverName = Literal[
+    "free_idle_models", "live_preview", "attention", "reserve", "batch_to_count", "cond_uncond_apart", "vae_tiled",
+    "controlnet_low_vram", "upscaler_tile", "fp8_storage", "hires_scale", "smaller_size",
+]  # fmt: skip
+"""One name for a rung of the ladder and for what makes it happen in the host."""
+
+
+@dataclass(frozen=True)
+class Means:
+    """How one host does one thing. ``is_there`` only when it takes effect in the run and is restored after it."""
+
+    is_there: bool
+    by: str
+
+
+LEVERS: Mapping[LeverName, Mapping[HostName, Means]] = {
+    "free_idle_models": {
+        "a1111": Means(False, "send_model_to_cpu for other checkpoints, model_data.loaded_sd_models"),
+        "forge": Means(False, "memory_management.free_memory"),
+        "neo": Means(False, "memory_management.free_memory"),
+        "reforge": Means(False, "model_management.free_memory"),
+        "classic": Means(False, "model_management.free_memory"),
+    },
+    "live_preview": {
+        "a1111": Means(False, "opts.show_progress_type"),
+        "forge": Means(False, "opts.show_progress_type"),
+        "neo": Means(False, "opts.show_progress_type"),
+        "reforge": Means(False, "opts.show_progress_type"),
+        "classic": Means(False, "opts.show_progress_type"),
+    },
+    "attention": {
+        "a1111": Means(False, "sd_hijack.apply_optimizations, opts.cross_attention_optimization"),
+    },
+    "reserve": {
+        "forge": Means(True, "override_settings['forge_inference_memory']"),
+        "neo": Means(False, "UnetPatcher.add_extra_preserved_memory_during_sampling, free_memory before the VAE"),
+        "reforge": Means(True, "model_management.minimum_inference_memory"),
+        "classic": Means(True, "model_management.minimum_inference_memory"),
+    },
+    "batch_to_count": {
+        "a1111": Means(True, "p.batch_size, p.n_iter"),
+        "forge": Means(True, "p.batch_size, p.n_iter"),
+        "neo": Means(True, "p.batch_size, p.n_iter"),
+        "reforge": Means(True, "p.batch_size, p.n_iter"),
+        "classic": Means(True, "p.batch_size, p.n_iter"),
+    },
+    "cond_uncond_apart": {
+        "a1111": Means(True, "opts.batch_cond_uncond"),
+        "forge": Means(True, "sampling_function.calc_cond_uncond_batch"),
+        "neo": Means(True, "sampling_function.calc_cond_uncond_batch"),
+        "reforge": Means(True, "samplers.calc_cond_batch"),
+        "classic": Means(True, "samplers.calc_cond_uncond_batch"),
+    },
+    "vae_tiled": {
+        "a1111": Means(True, "decoder.forward in our tiles"),
+        "forge": Means(True, "Never OOM Integrated, VAE_ALWAYS_TILED"),
+        "neo": Means(True, "memory_management.VAE_ALWAYS_TILED"),
+        "reforge": Means(True, "decoder.forward in our tiles"),
+        "classic": Means(True, "Never OOM Integrated"),
+    },
+    "controlnet_low_vram": {
+        "a1111": Means(False, "ControlNetUnit.low_vram"),
+    },
+    "upscaler_tile": {
+        "a1111": Means(False, "opts.ESRGAN_tile"),
+        "forge": Means(False, "opts.ESRGAN_tile"),
+        "neo": Means(False, "opts.ESRGAN_tile"),
+        "reforge": Means(False, "opts.ESRGAN_tile"),
+        "classic": Means(False, "opts.ESRGAN_tile"),
+    },
+    "fp8_storage": {
+        "a1111": Means(False, "opts.fp8_storage"),
+        "forge": Means(False, "override_settings['forge_unet_storage_dtype']"),
+        "neo": Means(False, "opts.forge_unet_storage_dtype"),
+        "reforge": Means(False, "opts.fp8_storage"),
+        "classic": Means(False, "opts.fp8_storage"),
+    },
+    "hires_scale": {
+        "a1111": Means(True, "p.hr_scale, p.hr_resize_x, p.hr_resize_y"),
+        "forge": Means(True, "p.hr_scale, p.hr_resize_x, p.hr_resize_y"),
+        "neo": Means(True, "p.hr_scale, p.hr_resize_x, p.hr_resize_y"),
+        "reforge": Means(True, "p.hr_scale, p.hr_resize_x, p.hr_resize_y"),
+        "classic": Means(True, "p.hr_scale, p.hr_resize_x, p.hr_resize_y"),
+    },
+    "smaller_size": {
+        "a1111": Means(True, "p.width, p.height"),
+        "forge": Means(True, "p.width, p.height"),
+        "neo": Means(True, "p.width, p.height"),
+        "reforge": Means(True, "p.width, p.height"),
+        "classic": Means(True, "p.width, p.height"),
+    },
+}
+"""A lever without a host cannot be had there at all; one that is not there yet is not offered."""
+
+
+def has_lever(host: HostName, lever: LeverName) -> bool:
+    """Return whether ``host`` can do ``lever`` for one run."""
+    means = LEVERS[lever].get(host)
+    return means is not None and means.is_there
