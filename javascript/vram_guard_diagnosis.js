@@ -20,8 +20,10 @@
         try {
             const response = await guard.server.post("diagnose", {text: text, page: true});
             if (mine !== asked) return;
-            if (response.body.html) place.innerHTML = response.body.html;
-            else place.textContent = response.body.error || guard.texts.bar_offline || "";
+            if (response.body.html) {
+                place.innerHTML = response.body.html;
+                showSettingButtons();
+            } else place.textContent = response.body.error || guard.texts.bar_offline || "";
         } catch (error) {
             place.textContent = guard.texts.bar_offline || ""; // the server is away
         } finally {
@@ -77,11 +79,49 @@
             await guard.fields.write(state.tab, "batch_count", (form.batch_count || 1) * form.batch_size);
             await guard.fields.write(state.tab, "batch_size", 1);
         },
+        native_size: async state => {
+            const [width, height] = (state.answer && state.answer.native_size) || [];
+            if (!width) return;
+            await guard.fields.write(state.tab, "width", width);
+            await guard.fields.write(state.tab, "height", height);
+        },
         tiled_vae: async state => {
             const form = guard.fields.read(state.tab);
             await guard.fields.write(state.tab, "never_oom_vae" in form ? "never_oom_vae" : "vae_tiled", true);
         },
     };
+
+    // A tab of any level is opened by its own button; gradio says which that is, or it has the tab's place in the row.
+    function openPanel(panel) {
+        const nav = panel.parentElement.querySelector(":scope > .tab-nav");
+        if (!nav) return;
+        const named = nav.querySelector(`[aria-controls="${CSS.escape(panel.id)}"], #${CSS.escape(panel.id + "-button")}`);
+        const place = Array.from(panel.parentElement.querySelectorAll(":scope > .tabitem")).indexOf(panel);
+        const button = named || nav.querySelectorAll("button")[place];
+        if (button) button.click();
+    }
+
+    function settingElement(name) {
+        const state = latest();
+        return guard.fields.element(state ? state.tab : "txt2img", name) || guard.fields.find("setting_" + name);
+    }
+
+    function openSetting(name) {
+        const element = settingElement(name);
+        if (!element) return;
+        const panels = [];
+        for (let place = element.closest(".tabitem"); place; place = place.parentElement.closest(".tabitem")) panels.unshift(place);
+        panels.forEach(openPanel);
+        element.scrollIntoView({block: "center"});
+        const input = element.matches("input") ? element : element.querySelector("input, textarea, select, button");
+        if (input) input.focus();
+        element.classList.add("vg-shown");
+        setTimeout(() => { element.classList.remove("vg-shown"); }, SAID_MS);
+    }
+
+    function showSettingButtons() {
+        for (const button of tab().querySelectorAll("[data-setting]")) button.hidden = !settingElement(button.dataset.setting);
+    }
 
     // What needs no tab of pictures: the section for it is in this tab.
     const HERE = {
@@ -104,9 +144,10 @@
 
     function clicked(event) {
         if (!event.target.closest) return;
-        const button = event.target.closest("#vram_guard_tab [data-copy], #vram_guard_tab [data-do]");
+        const button = event.target.closest("#vram_guard_tab :is([data-copy], [data-do], [data-setting])");
         if (!button) return;
-        if (button.dataset.do) cure(button.dataset.do);
+        if (button.dataset.setting) openSetting(button.dataset.setting);
+        else if (button.dataset.do) cure(button.dataset.do);
         else copy(button);
     }
 
@@ -134,6 +175,7 @@
     function light() {
         const place = tab();
         if (!place) return;
+        showSettingButtons();
         for (const row of place.querySelectorAll("[data-symptom]")) {
             const whys = Array.from(place.querySelectorAll(`[data-lit="${row.dataset.symptom}"]`), item => item.textContent);
             row.classList.toggle("vg-is-lit", whys.length > 0);

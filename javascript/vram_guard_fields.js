@@ -249,5 +249,5 @@
         return Boolean(input);
     }
 
-    guard.fields = {find, read, value, write, holds, writeRun, more: []};
+    guard.fields = {find, element: elementOf, read, value, write, holds, writeRun, more: []};
 })();

@@ -12,6 +12,8 @@ from lib_vram.request import Family, Request
 
 NATIVE_PIXELS: dict[Family, int] = {"sd15": 512 * 768, "sd21": 768 * 768}
 """Pixels that a family was trained on, with some room for other shapes; the rest work around one megapixel."""
+NATIVE_SIDES: dict[Family, int] = {"sd15": 512, "sd21": 768}
+"""Sides of the square pictures that a family was trained on, in pixels; the rest 1024."""
 MEGAPIXEL = 1024 * 1024
 ROOM = 1.15
 """Over the native area: 832×1216 and its kin are the families' own shapes."""
@@ -59,6 +61,18 @@ def _of_request(name: str, look: Callable[[Request], tuple[bool | None, str]]) -
 def is_native_size(request: Request) -> bool:
     """Whether the picture is no larger than what the model's family was trained on."""
     return request.width * request.height <= ROOM * NATIVE_PIXELS.get(request.model.family, MEGAPIXEL)
+
+
+def native_size(request: Request) -> tuple[int, int] | None:
+    """Return the model's own size in the shape of the picture, in pixels on multiples of 8; ``None`` when it has it.
+
+    The area is that of the square on which the family was trained.
+    """
+    if is_native_size(request):
+        return None
+    share = NATIVE_SIDES.get(request.model.family, 1024) / (request.width * request.height) ** 0.5
+    width, height = (max(64, round(side * share / 8) * 8) for side in (request.width, request.height))
+    return width, height
 
 
 def _extras(request: Request) -> tuple[bool | None, str]:

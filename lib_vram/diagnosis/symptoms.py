@@ -11,8 +11,24 @@ from typing import Literal
 
 from lib_vram.message import Message, say, sentence
 
-Action = Literal["fix", "batch_one", "tiled_vae", "native_size", "free", "unload", "restart", "hires_off"]
+Action = Literal["fix", "batch_one", "tiled_vae", "native_size", "free", "unload", "restart"]
 """What a button of the page can do by itself."""
+
+SETTINGS: dict[str, tuple[tuple[str, frozenset[str]], ...]] = {
+    "attention": (("cross_attention_optimization", frozenset({"a1111"})),),
+    "fixed_vae": (("sd_vae", frozenset({"a1111", "reforge", "classic"})),),
+    "group_by_model": (("sd_checkpoints_limit", frozenset({"a1111", "reforge"})),),
+    "offload": (("gpu_weights_mb", frozenset({"forge"})),),
+    "quantised": (("fp8_storage", frozenset({"a1111"})),),
+    "smaller_upscaler": (("ESRGAN_tile", frozenset({"a1111", "forge", "reforge", "classic", "neo"})),),
+    "train_a1111": (("unload_models_when_training", frozenset({"a1111"})),),
+    "upcast": (("upcast_attn", frozenset({"a1111"})),),
+    "upscale_tiled": (("ESRGAN_tile", frozenset({"a1111", "forge", "reforge", "classic", "neo"})),),
+    "vae_full_precision": (("auto_vae_precision", frozenset({"a1111"})),),
+    "weights_slider": (("gpu_weights_mb", frozenset({"forge"})),),
+}
+"""The setting that a cure is about, by the hosts on which it does something: an option of the settings page by its
+key, or a field of the page by the name that the page's script has for it. Forge keeps many options without effect."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +42,10 @@ class Cure:
         """Return the instruction with the names that ``host`` uses."""
         special = f"symptoms.cure_{self.name}_{host}"
         return say(special if host and sentence(special) != special else f"symptoms.cure_{self.name}")
+
+    def setting(self, host: str) -> str | None:
+        """Return the setting to open for this cure on ``host``, ``None`` where there is none."""
+        return next((name for name, hosts in SETTINGS.get(self.name, ()) if host in hosts), None)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from lib_vram.diagnosis.checklist import native_size
 from lib_vram.estimate.result import Estimate
 from lib_vram.guard import infotext
 from lib_vram.host.base import FieldWrite, Host
@@ -55,6 +56,7 @@ def check(guard: GuardLike, tab: Mode, form: dict[str, Any], language: str) -> d
     answer = _pieces(estimate, plan, request, writes, language, spills=bool(card and card.spills))
     answer["mode"] = guard.host.settings().mode
     answer["record"] = infotext.changes_line(request, plan.request) if request and plan and writes else ""
+    answer["native_size"] = native_size(request) if request else None
     answer["estimate"] = estimate.to_dict(language)
     answer["plan"] = plan.to_dict(language) if plan else None
     return answer

@@ -87,3 +87,38 @@ def test_in_a_narrow_window_these_sections_do_not_widen_the_page(opened):
     box = lab.page.locator("[data-answer]").bounding_box()
     assert box["x"] >= 0
     assert box["x"] + box["width"] <= 360
+
+
+SETTINGS_PAGE = """() => {
+    const page = document.createElement("div");
+    page.innerHTML = `<div><div class="tab-nav"><button>Other</button><button id="opener">Upscaling</button></div>
+        <div class="tabitem" id="settings_other"></div><div class="tabitem" id="settings_upscaling">
+        <div id="setting_ESRGAN_tile"><input type="number"></div></div></div>`;
+    page.querySelector("#opener").addEventListener("click", () => { window.opened = true; });
+    gradioApp().querySelector("#tabs").after(page);
+}"""
+
+
+def test_a_cure_opens_its_setting_where_the_page_has_it(opened):
+    lab = opened()
+    row = lab.page.locator("[data-symptom=upscaling]")
+    row.locator("summary").click()
+    button = row.locator("[data-setting=ESRGAN_tile]").first
+    assert button.is_hidden()
+    lab.page.evaluate(SETTINGS_PAGE)
+    lab.page.evaluate("window.vramGuard.diagnosis.light()")
+    button.click()
+    lab.page.wait_for_function("window.opened && document.activeElement.closest('#setting_ESRGAN_tile')")
+
+
+def test_a_cure_writes_the_models_own_size_in_the_shape_of_the_picture(opened):
+    lab = opened()
+    lab.show_tab("txt2img")
+    lab.set("width", 2048)
+    lab.set("height", 1024)
+    lab.page.wait_for_function("[...vramGuard.tabs.values()].some(state => state.answer && state.answer.native_size)")
+    lab.show_tab("VRAM Guard")
+    row = lab.page.locator("[data-symptom=large-sizes]")
+    row.locator("[data-do=native_size]").click()
+    lab.page.wait_for_function("document.querySelector('#txt2img_height input[type=number]').value === '728'")
+    assert lab.values("width", "height") == [1448, 728]

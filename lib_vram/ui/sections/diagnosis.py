@@ -91,10 +91,17 @@ def cure(item: Cure, host: str, language: str) -> Html:
             tag("button", sentence(f"symptoms.do_{item.action}", language), type="button", class_="vg-button vg-do",
                 data_do=item.action)
         )  # fmt: skip
+    setting = item.setting(host)
+    if setting:
+        label = sentence("symptoms.do_setting", language)
+        children.append(
+            # hidden until the page's script finds the setting on the page
+            tag("button", label, type="button", class_="vg-button vg-do", data_setting=setting, hidden=True)
+        )
     return tag("li", *children, class_="vg-cure")
 
 
-_BUTTONS = ("fix", "batch_one", "tiled_vae", "free", "unload", "restart")
+_BUTTONS = ("fix", "batch_one", "tiled_vae", "native_size", "free", "unload", "restart")
 """What the page's script can do by itself."""
 
 
