@@ -1,20 +1,27 @@
-"""``fit``: the largest that fits."""
+"""``fit``: the largest that fits, or tables of what does."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from lib_vram import units
 from lib_vram.commands import estimate
 from lib_vram.commands.options import one_of, required
 from lib_vram.commands.reading import read_request
 from lib_vram.commands.reply import Reply
-from lib_vram.message import render, say
+from lib_vram.commands.table import table
+from lib_vram.errors import BadInput
+from lib_vram.message import render, say, sentence
 
 if TYPE_CHECKING:
     from lib_vram.plan.fit import Fit
+    from lib_vram.plan.table import Cards, Cell, SizeTable, WeightsFit
+    from lib_vram.request import Request
 
 NAME = "fit"
+_QUESTIONS = ("vary", "table", "cards")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -23,22 +30,57 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--vary", type=one_of("--vary", ("size", "batch")), metavar="size|batch", help="what may grow or shrink"
     )
+    parser.add_argument("--table", action="store_true", help=sentence("advice.cli_table"))
+    parser.add_argument("--cards", action="store_true", help=sentence("advice.cli_cards"))
 
 
 def run(arguments: argparse.Namespace) -> Reply:
-    """Search the largest size or batch.
+    """Search the largest size or batch, or tabulate sizes and batches, or cards.
 
     Raises:
-        BadInput: the request is not usable; ``NotReady`` when something of it cannot be computed yet.
+        BadInput: the request is not usable, or not one of the three is asked for; ``NotReady`` when something of it
+            cannot be computed yet.
     """
-    required(arguments, "--vary")
+    question = _question(arguments)
     request = read_request(arguments.request)
     from lib_vram.estimate.estimator import estimate as estimate_of
-    from lib_vram.plan.fit import largest
 
     estimate.refuse_unready(request, estimate_of(request))
+    if question == "vary":
+        return _vary(request, arguments)
+    return _table(request, arguments.language) if question == "table" else _cards(request, arguments.language)
+
+
+def _question(arguments: argparse.Namespace) -> str:
+    asked = [name for name in _QUESTIONS if getattr(arguments, name)]
+    if not asked:
+        required(arguments, "--vary")
+    if len(asked) > 1:
+        got = " ".join(f"--{name}" for name in asked)
+        raise BadInput(f"--{asked[1]}", got=got, takes="one of --vary, --table and --cards at a time")
+    return asked[0]
+
+
+def _vary(request: Request, arguments: argparse.Namespace) -> Reply:
+    from lib_vram.plan.fit import largest
+
     result = largest(request, arguments.vary)
     return Reply(result.to_dict(), text_of(result, arguments.language))
+
+
+def _table(request: Request, language: str) -> Reply:
+    from lib_vram.plan.table import size_table
+
+    result = size_table(request)
+    return Reply(result.to_dict(), sizes_text(result, language))
+
+
+def _cards(request: Request, language: str) -> Reply:
+    from lib_vram.plan.table import cards_table, lighter_weights
+
+    cards, weights = cards_table(request), lighter_weights(request)
+    data = {**cards.to_dict(), "weights": [item.to_dict() for item in weights]}
+    return Reply(data, cards_text(cards, weights, language))
 
 
 def text_of(result: Fit, language: str = "en") -> str:
@@ -53,3 +95,41 @@ def text_of(result: Fit, language: str = "en") -> str:
         peak_bytes=result.peak_bytes,
     )
     return render(message, language)
+
+
+def sizes_text(result: SizeTable, language: str = "en") -> str:
+    """Return the table of sizes; ``*`` marks a size that the model was made for, ``>`` the one that is asked for."""
+    heads = [sentence("advice.head_size", language)]
+    heads += [render(say(f"advice.column_{result.vary}", count=value), language) for value in result.columns]
+    rows = [
+        [
+            f"{'>' if row.current else ' '} {row.width} x {row.height}{' *' if row.native else ''}",
+            *(_cell(cell, language) for cell in row.cells),
+        ]
+        for row in result.rows
+    ]
+    return "\n".join([table(heads, rows, left=len(heads)), "", sentence("advice.cli_marks", language)])
+
+
+def cards_text(cards: Cards, weights: Sequence[WeightsFit], language: str = "en") -> str:
+    """Return from which card up it runs, the cards as a table, and the types of weights where there is a choice."""
+    heads = [sentence(f"advice.head_{name}", language) for name in ("card", "verdict", "examples")]
+    rows = [
+        [f"{'>' if card.current else ' '} {card.gigabytes} GB", _cell(card.cell, language), card.names]
+        for card in cards.cards
+    ]
+    lines = [*(render(said, language) for said in cards.sentences()), "", table(heads, rows, left=3)]
+    if len(weights) > 1:
+        heads = [sentence(f"advice.head_{name}", language) for name in ("weights", "verdict")]
+        rows = [
+            [f"{'>' if item.current else ' '} {item.weights_dtype}", _cell(item.cell, language)] for item in weights
+        ]
+        lines += ["", table(heads, rows, left=2)]
+    return "\n".join(lines)
+
+
+def _cell(cell: Cell, language: str) -> str:
+    verdict = sentence(f"ui.verdict_{cell.verdict}", language)
+    if cell.swaps and cell.verdict != "wont_fit":
+        return f"{verdict}, {sentence('advice.swaps', language)}"
+    return f"{verdict} {units.gib(cell.needs_bytes, unit=False)}" if not cell.swaps else verdict
