@@ -3,6 +3,8 @@
     "use strict";
     const guard = window.vramGuard = window.vramGuard || {};
     const SAID_MS = 2000;
+    const SHOWN_MS = 50;
+    const SHOWN_TRIES = 20;
     let asked = 0;
 
     function tab() {
@@ -106,12 +108,24 @@
         return guard.fields.element(state ? state.tab : "txt2img", name) || guard.fields.find("setting_" + name);
     }
 
-    function openSetting(name) {
+    function isShown(element) {
+        return element.getClientRects().length > 0;
+    }
+
+    // gradio shows a panel a moment after its button was pressed, and what is hidden takes no focus.
+    async function untilShown(element) {
+        for (let tries = 0; tries < SHOWN_TRIES && !isShown(element); tries += 1) {
+            await new Promise(done => setTimeout(done, SHOWN_MS));
+        }
+    }
+
+    async function openSetting(name) {
         const element = settingElement(name);
         if (!element) return;
         const panels = [];
         for (let place = element.closest(".tabitem"); place; place = place.parentElement.closest(".tabitem")) panels.unshift(place);
         panels.forEach(openPanel);
+        await untilShown(element);
         element.scrollIntoView({block: "center"});
         const input = element.matches("input") ? element : element.querySelector("input, textarea, select, button");
         if (input) input.focus();
