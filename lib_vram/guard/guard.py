@@ -17,6 +17,7 @@ from lib_vram.guard.refusal import lift, refusal_text, refuse, steps_text, wont_
 from lib_vram.host.failures import WebuiErrors
 from lib_vram.journal.recorder import open_journal
 from lib_vram.journal.session import Session
+from lib_vram.live.watch import Watch
 from lib_vram.machine.torch_other import why_no_card
 from lib_vram.message import Message, render, say
 from lib_vram.plan.result import Plan
@@ -62,6 +63,8 @@ class Guard:
     def __init__(self, host: Host) -> None:
         self.host = host
         self.session = Session(WebuiErrors())
+        self.live = Watch(host)
+        self.session.hears = self.live.heard
         self.measuring_note: Callable[[], Message | None] = _no_answer
 
     @fail_open(instead=_check_fault)
@@ -173,6 +176,7 @@ class Guard:
 
     def _fix(self, p: Any, request: Request, plan: Plan, settings: Settings) -> None:
         self.host.apply(p, plan, request)
+        self.live.computes(plan.request)
         self.host.prepare_run(p, plan.request)
         self._record(p, infotext.changes_line(request, plan.request))
         _tell(p, render(say("guard.fixed", changes=steps_text(plan, settings.language)), settings.language))

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from lib_vram.host import freeing, units
+from lib_vram.host import (
+    freeing,
+    levers_attention,
+    levers_controlnet,
+    levers_idle,
+    levers_storage,
+    owners,
+    units,
+)
 from lib_vram.host.asked import Asked
 from lib_vram.host.installed_tiles import BesideTiledVae
+from lib_vram.host.levers import levers_of
 from lib_vram.host.patches import Run
 from lib_vram.host.webui import dtype_name, stands_in
 from lib_vram.machine.card import Card
@@ -24,7 +33,7 @@ class A1111(BesideTiledVae):
 
     name: HostName = "a1111"
     title = "AUTOMATIC1111"
-    has_tiles_switch = has_tile_size = True
+    own_controls = BesideTiledVae.own_controls | {"tiled", "tile_size", "attention", "fp8_weights"}
     memory_flags = frozenset(
         {"medvram", "medvram-sdxl", "lowvram", "lowram", "no-half", "no-half-vae", "upcast-sampling", "precision"}
     )
@@ -65,7 +74,7 @@ class A1111(BesideTiledVae):
         from modules import sd_hijack
 
         optimizer = sd_hijack.current_optimizer
-        if optimizer is None or stands_in(card):
+        if optimizer is None or stands_in(card) or levers_attention.OPTION in self.meanwhile:
             return self._attention_to_come()
         return _ATTENTION.get(optimizer.name, "sdpa")
 
@@ -79,6 +88,12 @@ class A1111(BesideTiledVae):
         named = [item for item in sd_hijack.optimizers if item.title() == choice]
         asked = [item for item in sd_hijack.optimizers if getattr(shared.cmd_opts, item.cmd_opt or "", False)]
         return _ATTENTION.get((named or asked)[0].name, "sdpa") if named or asked else "split"
+
+    def loaded_parts(self) -> Iterable[owners.Named]:
+        """Return the parts of the checkpoint in use, and those that are kept beside it."""
+        from modules import sd_models
+
+        return owners.of_a1111(sd_models.model_data)
 
     def unload_models(self) -> None:
         """Move the checkpoints to the computer's RAM; the one in use goes back before the next run computes.
@@ -102,8 +117,28 @@ class A1111(BesideTiledVae):
         if model is not None and not getattr(model, "lowvram", False):
             sd_models.send_model_to_device(model)
 
+    def can_store_fp8(self, weights_dtype: str) -> bool:
+        """Whether this PyTorch has fp8 and the weights are not that small already."""
+        return weights_dtype in levers_storage.WHOLE_TYPES and levers_storage.can_store_fp8()
+
+    def idle_models(self, want: Asked) -> list[levers_idle.Idle]:
+        """Return face restorers, interrogators, other checkpoints and cached control models that ``want`` is without."""
+        files = [self.checkpoint_path(want.checkpoint), *(self.checkpoint_path(name) for name in _others(want))]
+        return [*super().idle_models(want), *levers_idle.of_a1111(want, files)]
+
     def prepare_run(self, p: Any, request: Request | None) -> None:
-        """Switch on tiled decoding and the separate cond and uncond for the run of ``p``."""
+        """Switch on what ``request`` asks for in the run of ``p``, on top of what all hosts have."""
+        super().prepare_run(p, request)
+        levers = levers_of(request, self.asked(p))
+        card = self.card()
+        if levers.attention and (card is None or levers.attention != self.attention(card)):
+            levers_attention.compute_with(self, p, levers.attention)
+        if levers.stores_fp8 and levers_storage.can_store_fp8():
+            levers_storage.a1111_in_fp8(self, p)
+        levers_controlnet.leave_between_steps(p, levers.low_vram_units)
+        self._prepare_tiles_and_halves(p, request)
+
+    def _prepare_tiles_and_halves(self, p: Any, request: Request | None) -> None:
         argument = units.own_argument(p)
         apart = not request.batch_cond_uncond if request else argument.apart
         tiled = request.vae.tiled if request else argument.tiled
@@ -112,6 +147,11 @@ class A1111(BesideTiledVae):
         size = (request.vae.tile_size if request else None) or argument.tile_size
         if self.installed_tile(p, request) is None and tiled:
             own_tiles(self.runs.of(p), size)
+
+
+def _others(want: Asked) -> list[str]:
+    """Return the names of the checkpoints that a run uses beside its own."""
+    return [name for name in (want.refiner, want.hr_checkpoint) if name is not None]
 
 
 def _checkpoints(model_data: Any) -> list[Any]:

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from lib_vram.host.freeing import Freed, How, Level, Restarting
+from lib_vram.live.picture import Weights
 from lib_vram.machine.card import Card
+from lib_vram.machine.torch_memory import Snapshot, TorchMemory
 from lib_vram.plan.result import Plan
 from lib_vram.request import HostName, Mode, Request
 
@@ -38,10 +40,8 @@ class Host(Protocol):
 
     name: HostName
     title: str
-    has_tiles_switch: bool
-    """Whether decoding in tiles is switched by our own accordion."""
-    has_tile_size: bool
-    """Whether that switch has a size."""
+    own_controls: frozenset[str]
+    """Names of the run's argument that our own accordion shows; for the others the host has a control of its own."""
     on_failure: Callable[[str, Any], object] | None
     """Hears the text of a failed run, and its processing object, on hosts that keep no record of their own."""
 
@@ -97,6 +97,21 @@ class Host(Protocol):
 
         Safe to call at any time. A run inside another (a detailer's) must not lose the outer one's changes.
         """
+
+    def torch_memory(self) -> TorchMemory | None:
+        """Return what the host's allocator holds on the card, ``None`` when it computes on none."""
+
+    def snapshot(self) -> Snapshot | None:
+        """Return the allocator's pieces, ``None`` where they cannot be had."""
+
+    def loaded_weights(self) -> tuple[Weights, ...]:
+        """Return the loaded models with their real bytes on the card and in RAM; loads and moves nothing."""
+
+    def is_busy(self) -> bool:
+        """Whether a generation is at work."""
+
+    def folders(self) -> Mapping[str, str]:
+        """Return the folders whose disks matter, by what they are for: ``models``, ``temp``."""
 
     def is_open_to_others(self) -> bool:
         """Whether the page can be reached from other machines without the user having allowed changes."""

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from lib_vram.host import units
+from lib_vram.host import levers_idle, levers_storage, owners, units
 from lib_vram.host.asked import Asked
+from lib_vram.host.levers import levers_of
 from lib_vram.host.patches import Patches, Run
 from lib_vram.host.webui import WebUI, dtype_name, stands_in
 from lib_vram.machine.card import Card
 from lib_vram.model.inspect import inspect_file
 from lib_vram.physics.weights import storage_type
-from lib_vram.request import HostName, Request
+from lib_vram.request import HostName, Mode, Request
 from lib_vram.units import MIB
 
 NEVER_OOM = "never oom integrated"
+RESERVE_OPTION = "forge_inference_memory"
+_FORMS_REMEMBERED = 64
 UNET, VAE = 0, 1
 """Positions of the two switches in that script's arguments."""
 
@@ -35,6 +39,7 @@ class Forge(WebUI):
 
     name: HostName = "forge"
     title = "Forge"
+    own_controls = WebUI.own_controls | {"reserve_mb", "fp8_weights"}
     memory_flags = frozenset(
         {
             "always-gpu", "always-high-vram", "always-normal-vram", "always-low-vram", "always-no-vram",
@@ -44,6 +49,11 @@ class Forge(WebUI):
             "attention-quad", "attention-pytorch", "cuda-malloc", "cuda-stream", "pin-shared-memory",
         }
     )  # fmt: skip
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._with_gpu_weights: OrderedDict[Request, None] = OrderedDict()
+        """Requests of pages that show *GPU Weights*: some of Forge's presets do not."""
 
     def version(self) -> str:
         """Return Forge's version."""
@@ -57,6 +67,32 @@ class Forge(WebUI):
         switches = units.arguments_of(p, NEVER_OOM)
         unet, vae = (bool(switches[UNET]), bool(switches[VAE])) if len(switches) > VAE else (False, False)
         return dataclasses.replace(want, never_oom_unet=unet, never_oom_vae=vae)
+
+    def request_from_form(self, tab: Mode, form: Mapping[str, Any]) -> Request:
+        """Return the request of the page's fields, and remember whether *GPU Weights* is one. Raises as all hosts'."""
+        request = super().request_from_form(tab, form)
+        self._with_gpu_weights.pop(request, None)
+        if form.get("gpu_weights_mb") is not None:
+            self._with_gpu_weights[request] = None
+        while len(self._with_gpu_weights) > _FORMS_REMEMBERED:
+            self._with_gpu_weights.popitem(last=False)
+        return request
+
+    def can_store_fp8(self, weights_dtype: str) -> bool:
+        """Whether this PyTorch has fp8 and the weights are not that small already."""
+        return weights_dtype in levers_storage.WHOLE_TYPES and levers_storage.can_store_fp8()
+
+    def idle_models(self, want: Asked) -> list[levers_idle.Idle]:
+        """Return what the memory manager and others keep on the card and ``want`` does not use."""
+        from backend import memory_management
+
+        return [*super().idle_models(want), *self.managed_idle(memory_management, want)]
+
+    def loaded_parts(self) -> Iterable[owners.Named]:
+        """Return the parts of the checkpoint in use, and what else the memory manager has loaded."""
+        from backend import memory_management
+
+        return owners.of_forge_line(self.loaded_model(), memory_management.current_loaded_models)
 
     def unload_models(self) -> None:
         """Move every model to the computer's RAM; the host loads what the next run needs."""
@@ -86,10 +122,14 @@ class Forge(WebUI):
         """Return the reserve for computing: the run's own, that of the page's *GPU Weights*, or Forge's current one."""
         from backend import memory_management
 
+        if want.reserve_mb:
+            return int(want.reserve_mb) * MIB
         if want.inference_memory_mb is not None:
             return int(want.inference_memory_mb) * MIB
         if want.gpu_weights_mb is not None:
             return max(0, int(memory_management.total_vram) - int(want.gpu_weights_mb)) * MIB
+        if RESERVE_OPTION in self.meanwhile:
+            return int(self.meanwhile[RESERVE_OPTION]) * MIB
         return int(memory_management.current_inference_memory)
 
     def _vae_dtype(self, card: Card) -> str:
@@ -133,11 +173,14 @@ class Forge(WebUI):
     def lever_pairs(self, original: Request, changed: Request) -> list[tuple[str, Any, Any]]:
         """Return Forge's own switches, and ours for cond and uncond."""
         before, after = original.forge, changed.forge
-        weights = [self._gpu_weights_mb(item.inference_memory_bytes) for item in (before, after)]
+        reserve = self.reserve_pair(original, changed)
+        if original in self._with_gpu_weights:
+            weights = (self._gpu_weights_mb(item.inference_memory_bytes) for item in (before, after))
+            reserve = [("gpu_weights_mb", *weights)]
         return [
             ("never_oom_vae", before.never_oom_vae, after.never_oom_vae),
             ("never_oom_unet", before.never_oom_unet, after.never_oom_unet),
-            ("gpu_weights_mb", weights[0], weights[1]),
+            *reserve,
             *super().lever_pairs(original, changed),
         ]
 
@@ -145,21 +188,23 @@ class Forge(WebUI):
     def _gpu_weights_mb(inference_memory_bytes: int) -> int:
         from backend import memory_management
 
-        return max(0, int(memory_management.total_vram) - inference_memory_bytes // MIB)
+        return max(0, int(memory_management.total_vram) - -(-inference_memory_bytes // MIB))
 
     def prepare_run(self, p: Any, request: Request | None) -> None:
-        """Set *Never OOM*'s switches, the reserve and the separate cond and uncond for the run of ``p``."""
+        """Switch on what ``request`` asks for in the run of ``p``, on top of what all hosts have."""
+        super().prepare_run(p, request)
+        want = self.asked(p)
+        if levers_of(request, want).stores_fp8 and levers_storage.can_store_fp8():
+            levers_storage.forge_in_fp8(self, p)
         if request is None:
-            argument = units.own_argument(p)
-            apart, wanted = argument.apart, {VAE: argument.tiled}
+            apart, wanted = want.apart, {VAE: want.tiled}
         else:
             apart = not request.batch_cond_uncond
             wanted = {UNET: request.forge.never_oom_unet, VAE: request.forge.never_oom_vae}
         if not _can_tile(p.width, p.height):
             wanted.pop(VAE)
         self._never_oom(p, wanted)
-        if request is not None:
-            self._reserve(p, request)
+        self._reserve(p, request.forge.inference_memory_bytes if request else self._inference_memory_bytes(want))
         if apart:
             run = self.runs.of(p)
             run.wrap(p, "sample", sampling_apart(p.sample, run))
@@ -173,13 +218,13 @@ class Forge(WebUI):
 
             self.runs.of(p).of_run.set_attribute(memory_management, "VAE_ALWAYS_TILED", True)
 
-    def _reserve(self, p: Any, request: Request) -> None:
-        """Give this one generation the reserve that ``request`` has, when it is another than Forge's current one."""
+    def _reserve(self, p: Any, wanted_bytes: int) -> None:
+        """Give this one generation another reserve than Forge's current one, in whole MiB as its option has it."""
         from backend import memory_management
 
-        wanted = request.forge.inference_memory_bytes
-        if wanted != memory_management.current_inference_memory and "forge_inference_memory" not in p.override_settings:
-            self.override(p, "forge_inference_memory", wanted // MIB)
+        other = wanted_bytes != memory_management.current_inference_memory
+        if other and p.override_settings.get(RESERVE_OPTION) != wanted_bytes // MIB:
+            self.override(p, RESERVE_OPTION, -(-wanted_bytes // MIB))
 
 
 def _can_tile(width: int, height: int) -> bool:

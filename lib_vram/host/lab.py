@@ -7,6 +7,7 @@ checkpoint's family) is a field of the Lab's page and comes with the form.
 from __future__ import annotations
 
 import re
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,9 +15,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lib_vram.errors import BadInput
+from lib_vram.guard.argument import NAMES
 from lib_vram.host import freeing
 from lib_vram.host.base import FieldWrite, GuardMode, Settings
+from lib_vram.live.picture import Weights, WeightsKind
 from lib_vram.machine.card import Card, Holder
+from lib_vram.machine.torch_memory import Snapshot, TorchMemory
 from lib_vram.message import say
 from lib_vram.plan.result import Plan
 from lib_vram.request import Family, HostName, Mode, Request, WeightsDtype
@@ -60,6 +64,11 @@ _MOST_LORAS = 100
 
 DEFAULT_CARD = CARDS[4]
 DEFAULT_OTHERS_BYTES = GIB
+_KINDS: dict[str, WeightsKind] = {
+    "unet": "unet", "text_encoder": "text_encoder", "text_encoder_2": "text_encoder", "text_encoders": "text_encoder",
+    "vae": "vae", "controlnet": "controlnet", "lora": "lora", "refiner": "checkpoint",
+}  # fmt: skip
+"""What the parts of an estimate that are models are for."""
 OTHER_PROGRAMS = ("virtual-browser", 4312)
 """Name and process number of the made-up program that holds the Lab's "other programs" memory."""
 
@@ -84,7 +93,7 @@ class LabRun:
 class LabHost:
     """The WebUI that the Lab's page pretends to be, as its fields last said."""
 
-    has_tiles_switch = has_tile_size = True
+    own_controls = frozenset(NAMES)
 
     def __init__(self, mode: GuardMode = "ask", language: str = "en") -> None:
         self.on_failure: Callable[[str, Any], object] | None = None
@@ -96,6 +105,7 @@ class LabHost:
         self._card = _card(DEFAULT_CARD[0], DEFAULT_CARD[1] * GIB, DEFAULT_OTHERS_BYTES)
         self._at_work = 0
         self._left = (0, 0)
+        self._parts: tuple[tuple[str, int], ...] = ()
 
     @property
     def name(self) -> HostName:
@@ -178,7 +188,43 @@ class LabHost:
             left = _left_by(request)
             with self._lock:
                 self._at_work -= 1
-                self._left = left
+                self._left = left[:2]
+                self._parts = left[2]
+
+    def reach(self, allocated_bytes: int, reserved_bytes: int, parts: tuple[tuple[str, int], ...]) -> None:
+        """Be at the peak of a phase of the run at work, with ``parts`` resident, the driver's among them."""
+        with self._lock:
+            self._left = (allocated_bytes, max(allocated_bytes, reserved_bytes))
+            self._parts = parts
+
+    def torch_memory(self) -> TorchMemory | None:
+        """Return what the virtual card's allocator holds: of the run at work, or what the last one left."""
+        from lib_vram.estimate.residency import CONTEXT_BYTES
+
+        with self._lock:
+            allocated_bytes, reserved_bytes = self._left
+            began = reserved_bytes > 0 or self._at_work > 0
+        return TorchMemory(allocated_bytes, reserved_bytes, driver_bytes=CONTEXT_BYTES if began else 0)
+
+    def snapshot(self) -> Snapshot | None:
+        """Return nothing: the Lab's allocator begins in one piece with every run."""
+        return None
+
+    def loaded_weights(self) -> tuple[Weights, ...]:
+        """Return the models that are on the virtual card."""
+        with self._lock:
+            allocated_bytes, parts = self._left[0], self._parts
+        if not allocated_bytes:
+            return ()
+        return tuple(Weights(_KINDS[name], "", size, 0) for name, size in parts if name in _KINDS)
+
+    def is_busy(self) -> bool:
+        """Whether a run is at work."""
+        return self._at_work > 0
+
+    def folders(self) -> dict[str, str]:
+        """Return where temporary files go: the Lab has no models."""
+        return {"temp": tempfile.gettempdir()}
 
     def free(self, level: freeing.Level) -> freeing.Freed:
         """Free the virtual card of what the last run left. Raises ``Busy`` while one is at work."""
@@ -220,18 +266,21 @@ def _card(name: str, total_bytes: int, others_bytes: int) -> Card:
     )
 
 
-def _left_by(request: Request) -> tuple[int, int]:
-    """Return what PyTorch would have allocated and reserved after ``request``: the last phase's weights, the peak."""
+_Parts = tuple[tuple[str, int], ...]
+
+
+def _left_by(request: Request) -> tuple[int, int, _Parts]:
+    """Return what PyTorch would have allocated and reserved after ``request``, and the last phase's weights."""
     from lib_vram.estimate.estimator import estimate
 
     phases = estimate(request).phases
     if not phases:
-        return 0, 0
+        return 0, 0, ()
     driver_bytes = [dict(phase.resident_parts).get("context", 0) for phase in phases]
     weights_bytes = phases[-1].resident_bytes - driver_bytes[-1]
     peak_bytes = max(phase.wants_bytes - driver for phase, driver in zip(phases, driver_bytes, strict=True))
     room_bytes = request.device.total_bytes - request.device.used_by_others_bytes - max(driver_bytes)
-    return weights_bytes, max(weights_bytes, min(peak_bytes, room_bytes))
+    return weights_bytes, max(weights_bytes, min(peak_bytes, room_bytes)), phases[-1].resident_parts
 
 
 def _memory(card: Card, allocated_bytes: int, reserved_bytes: int) -> freeing.Memory:
@@ -270,13 +319,19 @@ def _request_dict(tab: Mode, form: Mapping[str, Any]) -> dict[str, Any]:
             "total_bytes": total_bytes,
             "used_by_others_bytes": others_bytes,
         },
-        "model": {"family": checkpoint.family, "weights_dtype": checkpoint.weights_dtype},
+        "model": {
+            "family": checkpoint.family,
+            "weights_dtype": checkpoint.weights_dtype,
+            "storage_dtype": "fp8" if form.get("fp8_weights") else None,
+        },
         "vae": {
             "dtype": form.get("lab_vae_dtype", "fp16"),
             "tiled": bool(form.get("vae_tiled", False)),
             "tile_size": form.get("vae_tile_size") if form.get("vae_tiled") else None,
         },
-        "attention": form.get("lab_attention", "sdpa"),
+        "attention": form.get("attention") or form.get("lab_attention", "sdpa"),
+        "live_preview": form.get("live_preview") or "approx",
+        "upscaler_tile": form.get("upscaler_tile") or None,
         "batch_cond_uncond": not form.get("cond_uncond_apart", False),
         "mode": tab,
         "width": width,
@@ -373,6 +428,16 @@ def _page_fields(request: Request) -> dict[str, Any]:
         "width": request.width,
         "height": request.height,
     }
+    fields |= {
+        "fp8_weights": request.model.storage_dtype == "fp8",
+        "live_preview": request.live_preview,
+        "attention": request.attention,
+        "upscaler_tile": request.upscaler_tile or 0,
+    }
+    fields |= {f"controlnet_low_vram:{place}": unit.low_vram for place, unit in enumerate(request.controlnets)}
+    if request.host == "forge":
+        weights_bytes = max(0, request.device.total_bytes - request.forge.inference_memory_bytes)
+        fields["gpu_weights_mb"] = weights_bytes // MIB
     if request.vae.tile_size:
         fields["vae_tile_size"] = request.vae.tile_size
     if request.hires:

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from lib_vram.host import swallowed, units
+from lib_vram.host import levers_idle, owners, swallowed, units
 from lib_vram.host.asked import Asked
 from lib_vram.host.forge import NEVER_OOM, UNET, VAE
 from lib_vram.host.patches import Patches
 from lib_vram.host.webui import WebUI, dtype_name, stands_in
 from lib_vram.machine.card import Card
 from lib_vram.request import Request
+from lib_vram.units import MIB
 
 _ATTENTION = {
     "attention_xformers": "xformers", "attention_pytorch": "sdpa", "attention_flash": "sdpa", "attention_sage": "sdpa",
@@ -31,6 +32,7 @@ _WITHOUT_BF16 = ("gtx", "rtx 20", "titan", "quadro", "tesla")
 class LdmPatched(WebUI):
     """A host whose memory manager is ``ldm_patched.modules.model_management``."""
 
+    own_controls = WebUI.own_controls | {"reserve_mb"}
     memory_flags = frozenset(
         {
             "always-gpu", "always-high-vram", "always-normal-vram", "always-low-vram", "always-no-vram",
@@ -72,6 +74,12 @@ class LdmPatched(WebUI):
         return dataclasses.replace(want, never_oom_unet=unet, never_oom_vae=vae)
 
     # types and attention
+
+    def loaded_parts(self) -> Iterable[owners.Named]:
+        """Return the parts of the checkpoint in use, and what else the memory manager has loaded."""
+        from ldm_patched.modules import model_management
+
+        return owners.of_forge_line(self.loaded_model(), model_management.current_loaded_models)
 
     def unload_models(self) -> None:
         """Move every model to the computer's RAM; the host loads what the next run needs."""
@@ -151,6 +159,16 @@ class LdmPatched(WebUI):
         own = getattr(model_management.minimum_inference_memory, "vram_guard_original", None)
         return int((own or model_management.minimum_inference_memory)())
 
+    def reserve_asked(self, want: Asked) -> int:
+        """Return what ``want`` has kept free: our own control's figure, else the host's."""
+        return int(want.reserve_mb) * MIB or self.reserve_bytes()
+
+    def idle_models(self, want: Asked) -> list[levers_idle.Idle]:
+        """Return what the memory manager and others keep on the card and ``want`` does not use."""
+        from ldm_patched.modules import model_management
+
+        return [*super().idle_models(want), *self.managed_idle(model_management, want)]
+
     def reserve(self, p: Any, wanted_bytes: int) -> None:
         """Keep ``wanted_bytes`` free in every phase of the run of ``p``.
 
@@ -188,7 +206,7 @@ class LdmPatched(WebUI):
         """Return *Never OOM*'s switches that work here, and ours for cond and uncond."""
         before, after = original.forge, changed.forge
         unet = ("never_oom_unet", before.never_oom_unet, after.never_oom_unet)
-        return [unet, *super().lever_pairs(original, changed)]
+        return [unet, *self.reserve_pair(original, changed), *super().lever_pairs(original, changed)]
 
 
 def _sampling_apart(sample: Callable[..., Any], name: str, one_by_one: Callable[[Any], Any]) -> Callable[..., Any]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from lib_vram.errors import NotReady
-from lib_vram.host import units
+from lib_vram.host import levers_idle, levers_storage, owners, units
 from lib_vram.host.asked import Asked
 from lib_vram.host.forge import sampling_apart
+from lib_vram.host.levers import levers_of
 from lib_vram.host.neo_failure import show_the_cause
 from lib_vram.host.patches import Patches, Run
 from lib_vram.host.webui import WebUI, dtype_name, stands_in
@@ -19,8 +20,11 @@ from lib_vram.machine.card import Card
 from lib_vram.model.inspect import inspect_file
 from lib_vram.physics.weights import storage_type
 from lib_vram.request import Hires, HostName, Request
+from lib_vram.units import MIB
 
 LOGGER = "vram_guard"
+RESERVED_BEFORE = "vram_guard_original"
+"""Attribute of our figure for what is reserved that holds Neo's own."""
 CPU_UPSCALER = "None"
 """Neo's name for enlarging the picture itself, which is what it does where no Latent upscaler is known."""
 FRAMES_STEP = 4
@@ -48,7 +52,8 @@ class Neo(WebUI):
 
     name: HostName = "neo"
     title = "Forge Neo"
-    has_tiles_switch = True
+    own_controls = WebUI.own_controls | {"tiled", "reserve_mb", "fp8_weights"}
+    cheap_preview = "RGB"
     memory_flags = frozenset(
         {
             "gpu-only", "highvram", "normalvram", "lowvram", "novram", "neveroom", "cpu", "cpu-vae", "cpu-text-enc",
@@ -111,6 +116,22 @@ class Neo(WebUI):
             data["frames"], data["batch_size"] = _whole_groups(want.batch_size), 1
         return data
 
+    def can_store_fp8(self, weights_dtype: str) -> bool:
+        """Whether this PyTorch has fp8 and the weights are not that small already."""
+        return weights_dtype in levers_storage.WHOLE_TYPES and levers_storage.can_store_fp8()
+
+    def idle_models(self, want: Asked) -> list[levers_idle.Idle]:
+        """Return what the memory manager and others keep on the card and ``want`` does not use."""
+        from backend import memory_management
+
+        return [*super().idle_models(want), *self.managed_idle(memory_management, want)]
+
+    def loaded_parts(self) -> Iterable[owners.Named]:
+        """Return the parts of the checkpoint in use, and what else the memory manager has loaded."""
+        from backend import memory_management
+
+        return owners.of_forge_line(self.loaded_model(), memory_management.current_loaded_models)
+
     def unload_models(self) -> None:
         """Move every model to the computer's RAM; the host loads what the next run needs."""
         from backend import memory_management
@@ -125,13 +146,11 @@ class Neo(WebUI):
 
     def host_part(self, want: Asked, card: Card) -> dict[str, Any]:
         """Return the VAE, what stays free, and whether cond and uncond go together."""
-        from backend import memory_management
-
         return {
             "vae": {"dtype": self._vae_dtype(card)},
             "batch_cond_uncond": not want.apart,
             "forge": {
-                "inference_memory_bytes": int(memory_management.minimum_inference_memory()),
+                "inference_memory_bytes": self._reserve_asked(want),
                 "never_oom_vae": want.tiled or self._always_tiled(),
             },
         }
@@ -201,18 +220,21 @@ class Neo(WebUI):
     def lever_pairs(self, original: Request, changed: Request) -> list[tuple[str, Any, Any]]:
         """Return the switches of our own accordion: Neo has none for tiles."""
         tiles = ("vae_tiled", original.forge.never_oom_vae, changed.forge.never_oom_vae)
-        return [tiles, *super().lever_pairs(original, changed)]
+        return [tiles, *self.reserve_pair(original, changed), *super().lever_pairs(original, changed)]
 
     def prepare_run(self, p: Any, request: Request | None) -> None:
-        """Set tiles, the memory that stays free and the separate cond and uncond for the run of ``p``."""
+        """Switch on what ``request`` asks for in the run of ``p``, on top of what all hosts have."""
+        super().prepare_run(p, request)
+        want = self.asked(p)
+        if levers_of(request, want).stores_fp8 and levers_storage.can_store_fp8():
+            levers_storage.forge_in_fp8(self, p)
         argument = units.own_argument(p)
         apart = not request.batch_cond_uncond if request else argument.apart
         tiled = request.forge.never_oom_vae if request else argument.tiled
         if tiled and not self._always_tiled():
             run = self.runs.of(p)
             run.wrap(p, "init", self._then_in_tiles(p.init, run))
-        if request is not None:
-            self._keep_free(p, request)
+        self._keep_free(p, request.forge.inference_memory_bytes if request else self._reserve_asked(want))
         if apart:
             run = self.runs.of(p)
             run.wrap(p, "sample", sampling_apart(p.sample, run))
@@ -230,27 +252,38 @@ class Neo(WebUI):
 
         return init_in_tiles
 
-    def _keep_free(self, p: Any, request: Request) -> None:
-        """Remember what this run keeps free, when that is more than Neo's own minimum."""
+    def _reserve_asked(self, want: Asked) -> int:
+        """Return what ``want`` has kept free: our own control's figure, else Neo's."""
+        return int(want.reserve_mb) * MIB or self._own_reserve()
+
+    @staticmethod
+    def _own_reserve() -> int:
         from backend import memory_management
 
-        wanted = request.forge.inference_memory_bytes
-        if wanted > int(memory_management.minimum_inference_memory()):
-            self.runs.of(p).kept_bytes = wanted
+        own = getattr(memory_management.extra_reserved_memory, RESERVED_BEFORE, memory_management.extra_reserved_memory)
+        ours = memory_management.extra_reserved_memory()
+        return int(memory_management.minimum_inference_memory() - ours + own())
 
-    def before_sampling(self, p: Any, latent: Any) -> None:
-        """Have Neo keep the run's memory free in the sampling that begins: a pass forgets what the last one had."""
+    def _keep_free(self, p: Any, wanted_bytes: int) -> None:
+        """Have Neo keep ``wanted_bytes`` free in every phase of the run of ``p``: it looks its figure up each time.
+
+        What it keeps is a minimum of its own and, on top, what it reserves for others: the second one is set.
+        A model that is on the card already gives back as much as is missing.
+        """
         from backend import memory_management
 
-        run = self.runs.find(p)
-        if run is None or not run.active or not run.kept_bytes:
+        own_bytes = self._own_reserve()
+        if wanted_bytes == own_bytes:
             return
-        unet = p.sd_model.forge_objects.unet.clone()
-        needed = unet.memory_required([2 * latent.shape[0], *latent.shape[1:]])
-        more = run.kept_bytes - memory_management.extra_reserved_memory() - needed // 2
-        if more > 0:
-            unet.add_extra_preserved_memory_during_sampling(int(more))
-            p.sd_model.forge_objects.unet = unet
+        before = getattr(memory_management.extra_reserved_memory, RESERVED_BEFORE, None)
+        before = before or memory_management.extra_reserved_memory
+        reserved = max(0.0, before() + wanted_bytes - own_bytes)
+
+        def extra_reserved_memory() -> float:
+            return reserved
+
+        vars(extra_reserved_memory)[RESERVED_BEFORE] = before
+        self.runs.of(p).of_run.set_attribute(memory_management, "extra_reserved_memory", extra_reserved_memory)
 
 
 def _whole_groups(frames: int) -> int:

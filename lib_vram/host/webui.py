@@ -11,17 +11,19 @@ from typing import Any
 
 from lib_vram.errors import NotReady
 from lib_vram.host import asked as asking
-from lib_vram.host import freeing, img_batches, networks, units
+from lib_vram.host import freeing, img_batches, levers_idle, levers_preview, levers_upscaler, networks, owners, units
 from lib_vram.host.asked import Asked
 from lib_vram.host.base import FieldWrite, GuardMode, Settings
 from lib_vram.host.failures import WebuiErrors
-from lib_vram.host.patches import Runs
+from lib_vram.host.levers import cheaper_preview, levers_of
+from lib_vram.host.patches import Run, Runs
 from lib_vram.machine.card import Card
 from lib_vram.machine.cards import current_card
 from lib_vram.message import language_of
 from lib_vram.model.inspect import inspect_file
 from lib_vram.plan.result import Plan
 from lib_vram.request import Hires, HostName, Mode, Request
+from lib_vram.units import MIB
 
 MODE_KEY = "vram_guard_mode"
 REFUSE_KEY = "vram_guard_refuse_api"
@@ -33,19 +35,18 @@ WHAT_IS_ASKED = (
 )  # fmt: skip
 """Fields of a processing object by which a copy asks for another generation than its original."""
 
-_PREVIEWS = {"Full": "full", "Approx NN": "approx", "Approx cheap": "approx", "TAESD": "taesd"}
 _FORMS_REMEMBERED = 64
 
 
-class WebUI:
+class WebUI(owners.LookedAt):
     """A host of the A1111 line. Subclasses say how theirs keeps its memory."""
 
     name: HostName
     title: str
-    has_tiles_switch = False
-    """Whether decoding in tiles is switched by our own accordion: elsewhere the host has a switch of its own."""
-    has_tile_size = False
-    """Whether that switch has a size."""
+    own_controls: frozenset[str] = frozenset({"apart", "unload_idle", "live_preview", "upscaler_tile"})
+    """Names of the run's argument that our own accordion shows: for the others the host has a control of its own."""
+    cheap_preview = "Approx cheap"
+    """The host's live preview that needs no model."""
     memory_flags: frozenset[str] = frozenset()
     """Command line flags that decide about memory, without their dashes."""
 
@@ -53,6 +54,8 @@ class WebUI:
         self.runs = Runs(WebuiErrors().job)
         self.on_failure: Callable[[str, Any], object] | None = None
         self._scaled: OrderedDict[Request, tuple[int, int]] = OrderedDict()
+        self.meanwhile: dict[str, Any] = {}
+        """What the user's settings say of options that a run has otherwise at the moment."""
 
     def start(self) -> None:
         """Put in place what lasts as long as the extension is loaded: nothing on most hosts."""
@@ -104,11 +107,12 @@ class WebUI:
         """Reload the page or restart the process, where this launcher can. Raises ``Busy`` during a generation."""
         return freeing.restart(how)
 
-    @staticmethod
-    def option(key: str, default: Any) -> Any:
-        """Return an option of the host, ``default`` where this host has no such option."""
+    def option(self, key: str, default: Any) -> Any:
+        """Return an option of the host as the user has it, ``default`` where this host has no such option."""
         from modules import shared
 
+        if key in self.meanwhile:
+            return self.meanwhile[key]
         options = shared.opts
         if key in options.data or key in getattr(options, "data_labels", {}):
             return getattr(options, key)
@@ -153,6 +157,8 @@ class WebUI:
         path = self.checkpoint_path(want.checkpoint)
         family = self.family_of(path)
         width, height, hires = self._sizes(want)
+        weights_dtype = self.weights_dtype(path, card)
+        in_fp8 = want.fp8_weights and self.can_store_fp8(weights_dtype)
         return {
             "host": self.name,
             "host_args": self.host_arguments(),
@@ -163,9 +169,12 @@ class WebUI:
                 "used_by_others_bytes": card.used_by_others_bytes or 0,
             },
             "system": _system(),
-            "model": {"family": family, "checkpoint": path, "weights_dtype": self.weights_dtype(path, card)},
-            "attention": self.attention(card),
-            "live_preview": self._live_preview(),
+            "model": {
+                "family": family, "checkpoint": path, "weights_dtype": weights_dtype,
+                "storage_dtype": "fp8" if in_fp8 else None,
+            },
+            "attention": want.attention or self.attention(card),
+            "live_preview": cheaper_preview(want.live_preview, levers_preview.live_preview(self)),
             "mode": want.mode, "width": width, "height": height,
             "batch_size": want.batch_size, "batch_count": want.batch_count, "cfg_scale": want.cfg_scale,
             "hires": vars(hires) if hires else None,
@@ -174,7 +183,25 @@ class WebUI:
             ],
             "refiner": self._refiner(want),
             "loras": [{"bytes": lora.bytes} for lora in networks.loras(want.prompts, want.styles)],
+            "upscaler_tile": self._upscaler_tile(want, hires),
+            "idle_models": [] if want.unload_idle else [
+                {"kind": idle.kind, "bytes": idle.bytes} for idle in self.idle_models(want)
+            ],
         }  # fmt: skip
+
+    def _upscaler_tile(self, want: Asked, hires: Hires | None) -> int | None:
+        setting = levers_upscaler.tile_in_settings(self, hires.upscaler) if hires else None
+        if setting is None or not want.upscaler_tile:
+            return setting
+        return min(setting or want.upscaler_tile, want.upscaler_tile)
+
+    def can_store_fp8(self, weights_dtype: str) -> bool:
+        """Whether this host can store weights of that type in fp8 for one run."""
+        return False
+
+    def idle_models(self, want: Asked) -> list[levers_idle.Idle]:
+        """Return the models that the host keeps on the card and that ``want`` does not use."""
+        return list(levers_idle.of_all_hosts(want))
 
     def host_part(self, want: Asked, card: Card) -> dict[str, Any]:
         """Return the fields of a request that this host decides in its own way."""
@@ -203,14 +230,18 @@ class WebUI:
         family = inspect_file(path).family if path else None
         return {"family": family or "sdxl_refiner", "switch_at": want.refiner_switch_at}
 
-    def _live_preview(self) -> str:
-        if not self.option("live_previews_enable", True):
-            return "off"
-        return _PREVIEWS.get(self.option("show_progress_type", "Approx NN"), "approx")
-
     def host_arguments(self) -> list[str]:
         """Return the host's command line flags that decide about memory."""
         return [flag for flag in sys.argv[1:] if flag.split("=")[0].lstrip("-") in self.memory_flags]
+
+    def managed_idle(self, memory: Any, want: Asked) -> list[levers_idle.Idle]:
+        """Return what a memory manager (its module) keeps beside the model in use, if ``want`` runs with that model.
+
+        Another checkpoint is loaded after everything has been sent away.
+        """
+        if not self.is_loaded(self.checkpoint_path(want.checkpoint)):
+            return []
+        return list(levers_idle.managed(memory, self.loaded_model(), want))
 
     # the checkpoint
 
@@ -266,7 +297,27 @@ class WebUI:
     def lever_pairs(self, original: Request, changed: Request) -> list[tuple[str, Any, Any]]:
         """Return (field, before, after) of this host's memory switches."""
         before, after = not original.batch_cond_uncond, not changed.batch_cond_uncond
-        return [("cond_uncond_apart", before, after)]
+        return [("cond_uncond_apart", before, after), *self._own_pairs(original, changed)]
+
+    @staticmethod
+    def reserve_pair(original: Request, changed: Request) -> list[tuple[str, Any, Any]]:
+        """Return our own control for the memory that stays free: 0 leaves it to the host."""
+        before, after = (request.forge.inference_memory_bytes for request in (original, changed))
+        return [("reserve_mb", 0, -(-after // MIB))] if before != after else []
+
+    def _own_pairs(self, original: Request, changed: Request) -> list[tuple[str, Any, Any]]:
+        """Return the controls of our accordion that say ``""``, 0 or off where the settings decide."""
+        pairs: list[tuple[str, Any, Any]] = [
+            ("unload_idle", False, bool(original.idle_models) and not changed.idle_models),
+            ("fp8_weights", *(request.model.storage_dtype == "fp8" for request in (original, changed))),
+        ]
+        for name in ("live_preview", "attention", "upscaler_tile"):
+            before, after = getattr(original, name), getattr(changed, name)
+            if before != after:
+                pairs.append((name, "" if isinstance(after, str) else 0, after))
+        for place, (unit, then) in enumerate(zip(original.controlnets, changed.controlnets, strict=False)):
+            pairs.append((f"controlnet_low_vram:{place}", unit.low_vram, then.low_vram))
+        return pairs
 
     def _size_pairs(self, original: Request, changed: Request) -> list[tuple[str, Any, Any]]:
         image = self._scaled.get(original)
@@ -324,8 +375,21 @@ class WebUI:
             fields.set_field(p, "applied_old_hires_behavior_to", (changed.width, changed.height))
 
     def prepare_run(self, p: Any, request: Request | None) -> None:
-        """Switch on, for this run, what ``request`` asks of our own levers."""
-        raise AttributeError(f"{type(self).__name__} has no levers")
+        """Switch on, for this run, what ``request`` asks of the levers that all hosts have."""
+        want = self.asked(p)
+        levers = levers_of(request, want)
+        levers_preview.show_less(self, p, levers.live_preview)
+        hires = want.hires.upscaler if want.hires else ""
+        if request is None or levers.upscaler_tile != levers_upscaler.tile_in_settings(self, hires):
+            levers_upscaler.tile_smaller(self, p, levers.upscaler_tile)
+        if levers.unload_idle:
+            self._send_away(self.idle_models(want))
+
+    def _send_away(self, idle_models: list[levers_idle.Idle]) -> None:
+        for idle in idle_models:
+            idle.send_away()
+        if idle_models:
+            self.empty_caches()
 
     def override(self, p: Any, key: str, value: Any) -> None:
         """Set an option of the host for the run of ``p`` alone.
@@ -337,7 +401,21 @@ class WebUI:
 
         run, data = self.runs.of(p), shared.opts.data
         data.setdefault(key, getattr(shared.opts, key))
+        self._remember(run, key)
         run.of_run.set_item(p.override_settings if p.override_settings_restore_afterwards else data, key, value)
+
+    def hold_option(self, p: Any, key: str, value: Any) -> None:
+        """Set an option for the run of ``p`` at once: for options that count before the host looks at overrides."""
+        from modules import shared
+
+        run = self.runs.of(p)
+        self._remember(run, key)
+        run.of_run.set_item(shared.opts.data, key, value)
+
+    def _remember(self, run: Run, key: str) -> None:
+        from modules import shared
+
+        run.of_run.set_item(self.meanwhile, key, self.option(key, getattr(shared.opts, key)))
 
     def before_sampling(self, p: Any, latent: Any) -> None:
         """Do what must be done anew before each sampling; most hosts need nothing here."""

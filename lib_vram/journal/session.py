@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -80,6 +81,8 @@ class Session:
         self.good_runs = 0
         self.journal: Journal | None = None
         """Where events go too, once the host is up; ``None`` for none."""
+        self.hears: Callable[[str, Mapping[str, Any]], None] | None = None
+        """Told of every event too, on the generation's own thread, with the request at the start of one."""
         self.before: LastSession | None = None
         """How the session before this one ended, when that was in mid-generation."""
 
@@ -92,7 +95,7 @@ class Session:
             is_inner = bool(kept)
             self._open = [*kept[-MOST_OPEN + 1 :], _Open(id(run), request, mark, job)]
         if not is_inner:
-            self._note("run", settings=settings_of(request) if request else {})
+            self._note("run", request, settings=settings_of(request) if request else {})
             self.phase("load")
 
     def ended(self, run: Any) -> None:
@@ -154,6 +157,8 @@ class Session:
         self._open = [item for item in self._open if item is not found]
         return found
 
-    def _note(self, event: str, **values: Any) -> None:
+    def _note(self, event: str, request: Request | None = None, **values: Any) -> None:
+        if self.hears is not None:
+            self.hears(event, {**values, "request": request})
         if self.journal is not None:
             self.journal.write(event, **values)

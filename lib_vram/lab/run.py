@@ -71,6 +71,7 @@ def _phases(guard: Guard, run: LabRun, form: Mapping[str, Any], language: str) -
         for phase in simulate_steps(run.request):
             time.sleep(SECONDS_A_PHASE)
             done.append(phase)
+            _reach(guard, expected, phase)
             guard.session.phase(phase.name)
             yield State(_progress(expected, done, language))
     except PhaseOutOfMemory as error:
@@ -87,6 +88,14 @@ def _phases(guard: Guard, run: LabRun, form: Mapping[str, Any], language: str) -
         join(_infotext(run, form), tag("p", render(text, language), class_="lab-hint")),
         _comments(run),
     )
+
+
+def _reach(guard: Guard, expected: Estimate, phase: PhaseRun) -> None:
+    """Let the virtual card hold what it holds at the peak of ``phase``."""
+    reach = getattr(guard.host, "reach", None)
+    if reach is not None:
+        parts = next((item.resident_parts for item in expected.phases if item.name == phase.name), ())
+        reach(phase.allocated_peak_bytes, phase.reserved_peak_bytes, parts)
 
 
 def _context_bytes(expected: Estimate) -> int:

@@ -1,0 +1,90 @@
+"""The last minutes of the card: readings and the phases that a generation was in, of which old ones fall out."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from dataclasses import dataclass
+
+from lib_vram.live.picture import Holding
+from lib_vram.request import Request
+
+MOST_SAMPLES = 600
+"""Ten minutes at a reading a second."""
+MOST_MARKS = 200
+
+START = "run"
+"""Name of the mark at which a generation begins; then come phases by name, and one of :data:`ENDS`."""
+FIXED = "fixed"
+"""Name of the mark at which another request takes the place of the one that was asked for."""
+ENDS = ("done", "failed")
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One reading. ``at`` is in seconds since the epoch, sizes in bytes; ``None`` is not known."""
+
+    at: float
+    used_bytes: int | None
+    reserved_bytes: int | None
+    allocated_bytes: int | None
+    others_bytes: int | None
+
+    @classmethod
+    def of(cls, at: float, holding: Holding) -> Sample:
+        """Return what of ``holding`` belongs into the curve."""
+        torch = holding.torch
+        return cls(
+            at, holding.used_bytes, torch.reserved_bytes if torch else None,
+            torch.allocated_bytes if torch else None, holding.others_bytes,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Something that a generation came to at ``at``; ``request`` is what it computes, at its start."""
+
+    at: float
+    name: str
+    request: Request | None = None
+
+
+class Curve:
+    """Bounded; written by one thread and read by others."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._samples: deque[Sample] = deque(maxlen=MOST_SAMPLES)
+        self._marks: deque[Mark] = deque(maxlen=MOST_MARKS)
+
+    def add(self, sample: Sample) -> None:
+        """Keep ``sample`` as the latest."""
+        with self._lock:
+            self._samples.append(sample)
+
+    def mark(self, mark: Mark) -> None:
+        """Keep ``mark`` as the latest."""
+        with self._lock:
+            self._marks.append(mark)
+
+    def samples(self, since: float = 0.0) -> tuple[Sample, ...]:
+        """Return the readings that are newer than ``since``, the oldest first."""
+        with self._lock:
+            return tuple(item for item in self._samples if item.at > since)
+
+    def marks(self) -> tuple[Mark, ...]:
+        """Return what happened since the oldest reading, the generation at work then included."""
+        with self._lock:
+            marks, first = tuple(self._marks), self._samples[0].at if self._samples else 0.0
+        begin = 0
+        for place, item in enumerate(marks):
+            if item.name == START and item.at <= first:
+                begin = place
+        return marks[begin:]
+
+    def last_run(self) -> tuple[Mark, ...]:
+        """Return the marks of the latest generation, from its start; none before the first."""
+        with self._lock:
+            marks = tuple(self._marks)
+        start = max((place for place, item in enumerate(marks) if item.name == START), default=None)
+        return () if start is None else marks[start:]
