@@ -21,6 +21,7 @@ import lib_vram
 from lib_vram.errors import BadInput
 from lib_vram.guard.guard import estimate, make_plan
 from lib_vram.message import LANGUAGES, language_of, render, say
+from lib_vram.request import Mode
 from lib_vram.request import Request as Generation
 from lib_vram.ui import access
 
@@ -57,6 +58,7 @@ def add_routes(app: Any, guard: GuardLike) -> None:
         "estimate": lambda body: estimate(Generation.from_dict(body)).to_dict(),
         "plan": lambda body: make_plan(Generation.from_dict(body)).to_dict(),
         "diagnose": lambda body: _diagnose(guard, body),
+        "fits": lambda body: _fits(guard, body),
     }
     for name, work in posts.items():
         limit_bytes = LOG_LIMIT_BYTES if name == "diagnose" else BODY_LIMIT_BYTES
@@ -75,14 +77,27 @@ def add_routes(app: Any, guard: GuardLike) -> None:
 
 
 def _check(guard: GuardLike, body: dict[str, Any]) -> dict[str, Any]:
+    asked = _fields(body)
+    from lib_vram.ui import answers
+
+    return answers.check(guard, *asked)
+
+
+def _fits(guard: GuardLike, body: dict[str, Any]) -> dict[str, Any]:
+    asked = _fields(body)
+    from lib_vram.ui import answers_fits
+
+    return answers_fits.fits(guard, *asked)
+
+
+def _fields(body: dict[str, Any]) -> tuple[Mode, dict[str, Any], str]:
+    """Return the tab, its fields and the language that ``body`` names."""
     tab, form, language = body.get("tab"), body.get("form"), body.get("language")
     if tab not in _TABS:
         raise BadInput("tab", got=tab, takes=f"one of {', '.join(_TABS)}")
     if not isinstance(form, dict):
         raise BadInput("form", got=form, takes="an object with the fields of the page")
-    from lib_vram.ui import answers
-
-    return answers.check(guard, tab, form, language_of(language if isinstance(language, str) else None))
+    return tab, form, language_of(language if isinstance(language, str) else None)
 
 
 def _diagnose(guard: GuardLike, body: dict[str, Any]) -> dict[str, Any]:

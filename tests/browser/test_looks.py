@@ -92,6 +92,7 @@ def test_the_tab_shows_the_request_the_card_the_sources_and_the_version_and_reme
         "The card, and who holds it",
         "Free memory and restart",
         "What went wrong",
+        "What fits on this card",
         "Symptoms, causes and cures",
         "Checklist, quickest first",
         "Questions and answers",

@@ -118,8 +118,8 @@ def test_texts_and_sections_come_in_the_language_asked_for(client):
     assert client.get("/vram-guard/v1/texts?language=xx").json()["button_undo"] == "Undo"
     sections = client.get("/vram-guard/v1/sections?language=pt").json()
     assert list(sections) == [
-        "tab", "request", "card", "free", "diagnosis", "symptoms", "checklist", "questions", "sources", "about",
-        "failure", "lit",
+        "tab", "request", "card", "free", "diagnosis", "what_fits", "symptoms", "checklist", "questions", "sources",
+        "about", "failure", "lit",
     ]  # fmt: skip
     assert "Roda em" in sections["about"]
 

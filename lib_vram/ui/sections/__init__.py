@@ -6,10 +6,23 @@ from types import ModuleType
 
 from lib_vram.ui.answers import GuardLike
 from lib_vram.ui.html import Html, join, tag
-from lib_vram.ui.sections import about, card, checklist, diagnosis, free, questions, request, sources, symptoms
+from lib_vram.ui.sections import (
+    about,
+    card,
+    checklist,
+    diagnosis,
+    free,
+    questions,
+    request,
+    sources,
+    symptoms,
+    what_fits,
+)
 from lib_vram.ui.words import Words
 
-SECTIONS: tuple[ModuleType, ...] = (request, card, free, diagnosis, symptoms, checklist, questions, sources, about)
+SECTIONS: tuple[ModuleType, ...] = (
+    request, card, free, diagnosis, what_fits, symptoms, checklist, questions, sources, about,
+)  # fmt: skip
 """Each has ``NAME`` (its title is ``section_<NAME>`` in the catalogue) and ``html(guard, language)``.
 
 One whose inside people type into has ``parts(guard, language)`` too: what changes in it, by the name of its place.

@@ -1,0 +1,69 @@
+// The tab's sections "What fits" and "Restart": asked with the fields of the tab that was used last, while they are looked at.
+(function() {
+    "use strict";
+    const guard = window.vramGuard = window.vramGuard || {};
+    const TICK_MS = 1000;
+    const AGAIN_MS = 15000; // other programs come and go
+    const AWAY_MS = 10000; // after an answer that did not come
+    const COPIED_MS = 2000;
+    const SECTIONS = {fits: "what_fits"};
+    let asking = false;
+    let print = null; // the fields and the section that the answer is about
+    let nextAt = 0;
+
+    function place(name) {
+        return gradioApp().querySelector(`#vram_guard_tab [data-${name}]`);
+    }
+
+    function isSeen(name) {
+        const found = place(name);
+        return Boolean(found && found.closest("details").open && found.getClientRects().length);
+    }
+
+    function latest() {
+        return Array.from(guard.tabs.values()).sort((a, b) => b.askedAt - a.askedAt)[0];
+    }
+
+    // What cannot be read while the other tab is hidden (the picture's size) is as it was last read.
+    function formOf(state) {
+        const before = state.now ? JSON.parse(state.now) : {};
+        return {...before, ...guard.fields.read(state.tab)};
+    }
+
+    async function look() {
+        if (document.hidden || asking || !Object.keys(SECTIONS).some(isSeen)) return;
+        const state = latest();
+        if (!state) return;
+        const form = formOf(state);
+        const now = state.tab + JSON.stringify(form);
+        if (Date.now() < nextAt && now === print) return;
+        asking = true;
+        try {
+            const response = await guard.server.post("fits", {tab: state.tab, form: form});
+            print = now;
+            nextAt = Date.now() + AGAIN_MS;
+            show(response.body);
+        } catch (error) {
+            print = now;
+            nextAt = Date.now() + AWAY_MS; // the server is away; the bar says so
+        } finally {
+            asking = false;
+        }
+    }
+
+    function show(body) {
+        for (const name in SECTIONS) {
+            const found = place(name);
+            if (!found) continue;
+            const html = body[name + "_html"];
+            if (html === undefined) {
+                if (body.error && !found.dataset.shown) found.textContent = body.error;
+            } else if (found.dataset.shown !== html) {
+                found.dataset.shown = html;
+                found.innerHTML = html;
+            }
+        }
+    }
+
+    onUiLoaded(() => setInterval(look, TICK_MS));
+})();

@@ -1,0 +1,80 @@
+"""What the page is answered about the request that its fields describe: what fits, and what a restart would change."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any
+
+from lib_vram.errors import BadInput
+from lib_vram.estimate.estimator import estimate
+from lib_vram.estimate.result import Estimate
+from lib_vram.guard.guard import reason_of
+from lib_vram.message import Message, render, say
+from lib_vram.plan.fit import largest
+from lib_vram.plan.table import cards_table, lighter_weights, size_table
+from lib_vram.request import Mode, Request
+from lib_vram.ui.access import Declined
+from lib_vram.ui.answers import GuardLike
+from lib_vram.ui.sections import what_fits
+from lib_vram.ui.sections.what_fits import Fits
+
+WAIT_SECONDS = 3.0
+"""One answer is computed at a time, well within a second; who waits longer is told to ask again."""
+
+_turn = threading.Lock()
+
+
+def fits(guard: GuardLike, tab: Mode, form: dict[str, Any], language: str) -> dict[str, Any]:
+    """Return what fits for the page's fields, as JSON and as the sections' HTML.
+
+    Raises:
+        Declined: other questions are being computed (429).
+    """
+    try:
+        request = guard.host.request_from_form(tab, form)
+    except BadInput as bad:
+        return _unknown(reason_of(bad), language)
+    result = estimate(request)
+    if result.verdict == "unknown":
+        return _unknown(result.notes[0], language)
+    with _one_at_a_time(language):
+        found = compute(request, result)
+    return {
+        "known": True,
+        "largest_size": found.largest_size.to_dict(),
+        "largest_batch": found.largest_batch.to_dict(),
+        "sizes": found.sizes.to_dict(),
+        **found.cards.to_dict(),
+        "weights": [item.to_dict() for item in found.weights],
+        "fits_html": what_fits.fits_html(found, tab, language),
+    }
+
+
+@lru_cache(maxsize=16)
+def compute(request: Request, result: Estimate) -> Fits:
+    """Return everything that fits, from memory the second time as long as ``result`` is still its estimate."""
+    return Fits(
+        request=request,
+        largest_size=largest(request, "size"),
+        largest_batch=largest(request, "batch"),
+        sizes=size_table(request),
+        cards=cards_table(request),
+        weights=lighter_weights(request),
+    )
+
+
+def _unknown(reason: Message, language: str) -> dict[str, Any]:
+    return {"known": False, "fits_html": what_fits.unknown_html(render(reason, language))}
+
+
+@contextmanager
+def _one_at_a_time(language: str) -> Iterator[None]:
+    if not _turn.acquire(timeout=WAIT_SECONDS):
+        raise Declined(429, render(say("advice.busy"), language))
+    try:
+        yield
+    finally:
+        _turn.release()

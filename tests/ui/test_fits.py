@@ -1,0 +1,104 @@
+"""The section "What fits": what the tables say reaches the page, in words, signs and the page's language."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from fastapi import FastAPI
+from starlette.testclient import TestClient
+
+from lib_vram.estimate.estimator import estimate
+from lib_vram.guard.guard import Guard
+from lib_vram.host.lab import LabHost
+from lib_vram.message import LANGUAGES
+from lib_vram.plan.fit import largest
+from lib_vram.ui import answers_fits, routes
+from lib_vram.ui.sections import what_fits
+
+SDXL = {"width": 1024, "height": 1024}
+
+
+@pytest.fixture
+def guard():
+    return Guard(LabHost())
+
+
+@pytest.fixture
+def client(guard):
+    app = FastAPI()
+    routes.add_routes(app, guard)
+    return TestClient(app)
+
+
+def ask(client, form=SDXL, tab="txt2img", language="en", **headers):
+    body = {"tab": tab, "form": form, "language": language}
+    return client.post("/vram-guard/v1/fits", json=body, headers=headers)
+
+
+def test_the_answer_is_that_of_the_command_line(client, guard):
+    answer = ask(client).json()
+    request = guard.host.request_from_form("txt2img", SDXL)
+    assert answer["largest_size"] == largest(request, "size").to_dict()
+    assert answer["largest_batch"] == largest(request, "batch").to_dict()
+    cells = [cell for row in answer["sizes"]["rows"] for cell in row["cells"] if row["current"]]
+    assert [cell["verdict"] for cell in cells] == [
+        estimate(request.replace(batch_size=cell["batch_size"])).verdict for cell in cells
+    ]
+
+
+def test_every_cell_has_a_sign_and_a_word(client):
+    html = ask(client).json()["fits_html"]
+    assert html.count("data-verdict=") == html.count('class="vg-sign"') == html.count('class="vg-word"') > 30
+    for sign, word, verdict in (("✓", "fits", "fits"), ("!", "tight", "tight"), ("✕", "won&#x27;t fit", "wont_fit")):
+        assert (
+            f'<td data-verdict="{verdict}"><span class="vg-sign" aria-hidden="true">{sign}</span>'
+            f'<span class="vg-word">{word}</span>' in html
+        )
+
+
+def test_each_table_has_a_caption_and_heads_and_scrolls_with_the_keyboard(client):
+    html = ask(client).json()["fits_html"]
+    assert html.count("<table") == html.count("<caption>") == html.count('tabindex="0"') == 3
+    assert html.count('scope="row"') == html.count("<tr") - html.count("<thead>")
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_all_of_it_is_in_the_language_of_the_page(client, language):
+    expected = {"en": "Largest batch", "pt": "Maior lote", "es": "Mayor lote"}[language]
+    assert expected in ask(client, language=language).json()["fits_html"]
+    assert "advice." not in ask(client, {**SDXL, "lab_host": "Forge"}, language=language).json()["fits_html"]
+
+
+def test_fields_that_make_no_request_are_answered_with_the_reason(client):
+    answer = ask(client, {"width": "wide", "height": "<img src=x>"}).json()
+    assert not answer["known"]
+    assert "<img" not in answer["fits_html"]
+    assert answer["fits_html"].startswith('<p class="vg-soft" role="status">')
+
+
+@pytest.mark.parametrize(
+    ("body", "field"), [({"tab": "extras", "form": {}}, "tab"), ({"tab": "txt2img", "form": []}, "form"), ({}, "tab")]
+)
+def test_a_bad_body_is_one_line(client, body, field):
+    answer = client.post("/vram-guard/v1/fits", json=body)
+    assert answer.status_code == 422
+    assert answer.json()["error"].startswith(f"{field}: ")
+
+
+def test_another_site_is_refused(client):
+    assert ask(client, **{"Sec-Fetch-Site": "cross-site"}).status_code == 403
+
+
+def test_one_is_computed_at_a_time_and_who_waits_too_long_is_told(client, monkeypatch):
+    monkeypatch.setattr(answers_fits, "WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(answers_fits, "_turn", threading.Lock())
+    with answers_fits._turn:
+        assert ask(client).status_code == 429
+    assert ask(client).status_code == 200
+
+
+def test_the_frame_is_the_same_whatever_happens(guard):
+    before = what_fits.html(guard, "en")
+    guard.host.request_from_form("txt2img", {**SDXL, "lab_host": "Forge"})
+    assert what_fits.html(guard, "en") == before
