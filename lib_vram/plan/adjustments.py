@@ -1,28 +1,35 @@
 """The ladder: what may be changed so that a generation fits, from harmless to harmful.
 
-=====================  ========  ===========================================================================
-id                     costs     what it does
-=====================  ========  ===========================================================================
-``batch_to_count``     time      fewer pictures at once, more batches: the same pictures with the same seeds
-``vae_tiled``          time      the VAE decodes in overlapping tiles
-``cond_uncond_apart``  time      the two halves of a step one after the other
-``hires_scale``        detail    a smaller second pass
-``smaller_size``       picture   a smaller picture of the same shape; its composition changes
-=====================  ========  ===========================================================================
+=======================  ========  =========================================================================
+id                       costs     what it does
+=======================  ========  =========================================================================
+``live_preview``         nothing   previews by approximation while it runs
+``attention``            nothing   another way of computing attention; ``sub_quad`` costs time
+``batch_to_count``       time      fewer pictures at once, more batches: the same pictures with the same seeds
+``cond_uncond_apart``    time      the two halves of a step one after the other
+``vae_tiled``            time      the VAE decodes in overlapping tiles
+``controlnet_low_vram``  time      a ControlNet is on the card only for its own turn in each step
+``reserve``              time      more memory stays free for computing, so more weights are swapped
+``hires_scale``          detail    a smaller second pass
+``smaller_size``         picture   a smaller picture of the same shape; its composition changes
+=======================  ========  =========================================================================
 
-An adjustment lists its candidates from the least change to the most; leaving it alone comes before all of them.
+What cannot help is not on it: a second pass by an image upscaler needs a decode and an encode more than one by
+the latent, and the hosts that decode several pictures at once already take only as many as half of what is free
+is enough for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-from lib_vram.estimate.flags import host_tiles, uses_two_halves
+from lib_vram.estimate.flags import host_tiles
 from lib_vram.estimate.timeline import DEFAULT_TILE, computed_side
 from lib_vram.message import Message, say
-from lib_vram.plan.result import Cost
+from lib_vram.plan import host_rungs
+from lib_vram.plan.levers import has_lever
+from lib_vram.plan.rung import Adjustment, Candidate, always, named
 from lib_vram.request import SIZE_LIMITS, Request
 
 MULTIPLE = 8
@@ -35,21 +42,6 @@ FORGE_TILED_FROM = 128
 """Forge's tiled decode fails for pictures with a side below this many pixels (its blending window is larger)."""
 HIRES_STEP = 0.05
 """The step of both hosts' "Upscale by" slider."""
-
-Candidate = Any
-
-
-@dataclass(frozen=True)
-class Adjustment:
-    """One rung of the ladder. ``field`` names what it changes in a request, ``value`` is what that holds."""
-
-    id: str
-    field: Callable[[Request], str]
-    costs: Cost
-    candidates: Callable[[Request], tuple[Candidate, ...]]
-    apply: Callable[[Request, Candidate], Request]
-    value: Callable[[Request], Any]
-    text: Callable[[Request, Request], Message]
 
 
 def with_size(request: Request, size: tuple[int, int]) -> Request:
@@ -97,7 +89,7 @@ def _with_batch(request: Request, size: int) -> Request:
 
 
 def _batch_text(before: Request, after: Request) -> Message:
-    key = "plan.batch_to_count" if after.batch_size == 1 else "plan.batch_to_smaller_groups"
+    key = "plan.batch_to_count" if before.batch_count == 1 else "plan.batch_to_more_runs"
     return say(
         key, before=before.batch_size, after=after.batch_size,
         count_before=before.batch_count, count_after=after.batch_count,
@@ -140,10 +132,6 @@ def _tile_text(before: Request, after: Request) -> Message:
     if before.vae.tiled:
         return say("plan.vae_smaller_tiles", before=_tile(before), tile=_tile(after))
     return say("plan.vae_tiled", tile=_tile(after))
-
-
-def _apart(request: Request) -> tuple[bool, ...]:
-    return (False,) if request.batch_cond_uncond and uses_two_halves(request) else ()
 
 
 def _hires_targets(request: Request) -> tuple[Candidate, ...]:
@@ -209,22 +197,56 @@ def _size_shown(request: Request) -> str:
     return f"{request.width}×{request.height}"
 
 
+BATCH_TO_COUNT = Adjustment(
+    id="batch_to_count",
+    field=named("batch_size"),
+    costs=always("time"),
+    candidates=_batches,
+    apply=_with_batch,
+    value=lambda request: request.batch_size,
+    text=_batch_text,
+)
+VAE_TILED = Adjustment(
+    id="vae_tiled",
+    field=_tile_field,
+    costs=always("time"),
+    candidates=_tiles,
+    apply=_with_tile,
+    value=_tile_value,
+    text=_tile_text,
+)
+HIRES_SCALE = Adjustment(
+    id="hires_scale",
+    field=_hires_field,
+    costs=always("detail"),
+    candidates=_hires_targets,
+    apply=_with_hires,
+    value=_hires_value,
+    text=_hires_text,
+)
+SMALLER_SIZE = Adjustment(
+    id="smaller_size",
+    field=named("size"),
+    costs=always("picture"),
+    candidates=_smaller,
+    apply=with_size,
+    value=_size_shown,
+    text=lambda before, after: say("plan.smaller_size", before=_size_shown(before), after=_size_shown(after)),
+)
+
 LADDER: tuple[Adjustment, ...] = (
-    Adjustment(
-        "batch_to_count", lambda _request: "batch_size", "time", _batches, _with_batch,
-        lambda request: request.batch_size, _batch_text,
-    ),
-    Adjustment("vae_tiled", _tile_field, "time", _tiles, _with_tile, _tile_value, _tile_text),
-    Adjustment(
-        "cond_uncond_apart", lambda _request: "batch_cond_uncond", "time", _apart,
-        lambda request, together: request.replace(batch_cond_uncond=together),
-        lambda request: request.batch_cond_uncond,
-        lambda _before, _after: say("plan.cond_uncond_apart"),
-    ),
-    Adjustment("hires_scale", _hires_field, "detail", _hires_targets, _with_hires, _hires_value, _hires_text),
-    Adjustment(
-        "smaller_size", lambda _request: "size", "picture",
-        _smaller, with_size, _size_shown,
-        lambda before, after: say("plan.smaller_size", before=_size_shown(before), after=_size_shown(after)),
-    ),
-)  # fmt: skip
+    host_rungs.LIVE_PREVIEW,
+    host_rungs.ATTENTION,
+    BATCH_TO_COUNT,
+    host_rungs.COND_UNCOND_APART,
+    VAE_TILED,
+    host_rungs.CONTROLNET_LOW_VRAM,
+    host_rungs.RESERVE,
+    HIRES_SCALE,
+    SMALLER_SIZE,
+)
+
+
+def offered(request: Request) -> tuple[Adjustment, ...]:
+    """Return the rungs that the host of ``request`` can really take."""
+    return tuple(rung for rung in LADDER if has_lever(request.host, rung.id))

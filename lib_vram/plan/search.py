@@ -1,48 +1,52 @@
-"""The least harmful plan that fits, searched exactly.
+"""The least harmful plan that fits.
 
 A plan is one choice per rung of the ladder: leave it, or one of its candidates. Of two plans the better one
-changes the more harmful rung less: first the size, then the second pass, then cond and uncond, the tiles and
-the batch. So no plan costs more than it must, no step of it can be left out, and each step goes no further than
-it must. A plan may end in ``"fits"`` or ``"tight"``: both run, and the line is the same that
-``"wont_fit"`` is drawn at. It raises no phase's peak; only where that would cost detail or the picture, a plan
-for Forge may let it keep other models in memory that stays free, which it sends away first when room is short.
+changes the more harmful rung less: first the size, then the second pass, and so down to what costs nothing. So no
+plan costs more than it must, no step of it can be left out, and each step goes no further than it must. A plan may
+end in ``"fits"`` or ``"tight"``: both run, and the line is the same that ``"wont_fit"`` is drawn at. It raises no
+phase's peak: not even with weights that a host would load because there is room for them again.
 
-Two thousand sizes and scales need not all be estimated: :func:`could_fit` is false from some size up, so a
-bisection finds where to start, and from there every candidate is tried in order. Where hundreds have failed,
-a size whose smallest second pass fails too is not tried with the larger ones.
+The rungs are gone through from the most harmful one down. At each the least candidate is taken with which some
+choice of the rungs below still works, and that is tried with all of those at their leanest: one question for each
+candidate, not one for each combination. Two things need more than one: ways of attention, of which none is the
+leanest everywhere; and hosts of Forge's line as long as their reserve is left alone, where less work at once makes
+the host load more. Where the reserve may still be set, it holds that down.
+
+Two thousand sizes need not all be tried: :func:`could_fit` is false from some size up, so a bisection finds where
+to start, and after :data:`PATIENCE` sizes in order the steps get longer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import product
-from typing import Any
 
 from lib_vram.estimate.estimator import could_fit, estimate, failing_phase, measure
-from lib_vram.estimate.flags import host_tiles, of_forge_line
+from lib_vram.estimate.flags import of_forge_line
 from lib_vram.estimate.physics import COMPUTED, Physics
-from lib_vram.estimate.result import Estimate, PhaseName
-from lib_vram.estimate.timeline import Worker
+from lib_vram.estimate.result import Estimate
 from lib_vram.message import say
-from lib_vram.plan.adjustments import LADDER, Adjustment, Candidate
+from lib_vram.plan.adjustments import offered
+from lib_vram.plan.host_rungs import RESERVE, finer_reserves
 from lib_vram.plan.otherwise import what_would_fit
 from lib_vram.plan.result import Plan, Step
+from lib_vram.plan.rung import Adjustment, Candidate
 from lib_vram.request import Request
 
 RUNS = ("fits", "tight")
-SAMPLERS: frozenset[Worker] = frozenset(("unet", "controlnet"))
 
-FIRST_PASS: frozenset[PhaseName] = frozenset(("vae_encode", "text_encode", "sampling"))
-"""What is done before a second pass begins, and so does not depend on its size."""
+FEW = 8
+"""So many candidates are tried in order; of more, those that could not fit are left out by bisection."""
+PATIENCE = 64
+"""So many are tried in order before the steps get longer."""
 
-PATIENCE = 300
-"""Sizes and scales tried, a second or so, before a size is left out because its least second pass does not run."""
+RESERVE_MARGIN_STEPS = 2
+"""What a reserve is set above the least that will do, in its finest steps: 128 MiB, about what drivers differ by."""
 
 Choice = tuple[Adjustment, Candidate]
 """A rung and the candidate taken; a rung that is left alone is not in a list of choices."""
 Choices = tuple[Choice, ...]
-
-_BATCH, _TILE, _APART, _HIRES, _SIZE = LADDER
+Ladder = tuple[Adjustment, ...]
 
 
 def make_plan(request: Request, physics: Physics = COMPUTED) -> Plan:
@@ -56,31 +60,16 @@ def make_plan(request: Request, physics: Physics = COMPUTED) -> Plan:
     if choices is None:
         return Plan(False, (), request, before, what_would_fit(request, physics, _can_be_made_to_fit))
     after = apply_choices(request, choices)
-    return Plan(True, _steps(request, choices, physics), after, estimate(after, physics))
+    return Plan(True, _steps(request, before, choices, physics), after, estimate(after, physics))
 
 
-def find_choices(request: Request, before: Estimate, physics: Physics) -> Choices | None:
+def find_choices(request: Request, before: Estimate, physics: Physics, ladder: Ladder | None = None) -> Choices | None:
     """Return the best choices, in ladder order, ``None`` when no combination fits."""
-    leanest = apply_choices(request, _leanest_choices(request))
-    peaks = {phase.name: phase.peak_bytes for phase in before.phases}
-    sizes, scales = _options(_SIZE, request), _options(_HIRES, request)
-
-    def can_work(size: Candidate, scale: Candidate) -> bool:
-        return could_fit(_with(_HIRES, _with(_SIZE, leanest, size), scale), physics)
-
-    attempts = 0
-    for size in sizes[first_true(sizes, lambda size: can_work(size, scales[-1])) :]:
-        hopeless: set[Choices] = set()
-        least = _with(_HIRES, _with(_SIZE, leanest, size), scales[-1])
-        if attempts > PATIENCE and failing_phase(least, peaks, physics, forgiving=True) is not None:
-            continue
-        for scale in scales[first_true(scales, lambda scale: can_work(size, scale)) :]:  # noqa: B023 (called at once)
-            harm = _chosen(((_HIRES, scale), (_SIZE, size)))
-            attempts += 1
-            times = _time_choices(apply_choices(request, harm), peaks, physics, hopeless)
-            if times is not None:
-                return (*times, *harm)
-    return None
+    rungs = offered(request) if ladder is None else ladder
+    choices = Search(request, before, physics, rungs).best()
+    if choices is None or is_sure(apply_choices(request, choices), physics):
+        return choices
+    return Search(request, before, physics, rungs, counts_on_luck=False).best()
 
 
 def is_acceptable(before: Estimate, after: Estimate) -> bool:
@@ -118,65 +107,130 @@ def first_true(items: Sequence[Candidate], holds: Callable[[Candidate], bool]) -
     return low
 
 
-def _options(adjustment: Adjustment, request: Request) -> tuple[Candidate, ...]:
-    """Leaving the rung alone (``None``), then its candidates."""
-    return (None, *adjustment.candidates(request))
+class Search:
+    """The search for the best choices of ``ladder`` with which ``request`` fits; answers are kept while it lasts."""
+
+    def __init__(
+        self, request: Request, before: Estimate, physics: Physics, ladder: Ladder, *, counts_on_luck: bool = True
+    ) -> None:
+        self.request = request
+        self.physics = physics
+        self.ladder = ladder
+        self.counts_on_luck = counts_on_luck
+        """Whether a replay that gets by is enough: quick, and nearly always right."""
+        self._peaks = {phase.name: phase.peak_bytes for phase in before.phases}
+        self._runs: dict[Request, bool] = {}
+
+    def best(self) -> Choices | None:
+        """Return the best choices, in ladder order, ``None`` when no combination fits."""
+        request, taken = self.request, []
+        for place in reversed(range(len(self.ladder))):
+            rung, below = self.ladder[place], self.ladder[:place]
+            if self._can_work(request, below):
+                continue
+            candidate = self._least(request, rung, below)
+            if candidate is None:
+                return None
+            request = rung.apply(request, candidate)
+            taken.append((rung, candidate))
+        return self._trimmed(tuple(reversed(taken)))
+
+    def _least(self, request: Request, rung: Adjustment, below: Ladder) -> Candidate | None:
+        """Return the least candidate of ``rung`` with which some choice of the rungs below works."""
+        candidates = rung.candidates(request)
+
+        def holds(candidate: Candidate) -> bool:
+            return self._can_work(rung.apply(request, candidate), below)
+
+        def could(candidate: Candidate) -> bool:
+            return any(could_fit(lean, self.physics) for lean in _leanest(rung.apply(request, candidate), below))
+
+        start = first_true(candidates, could) if len(candidates) > FEW and not _is_reserve(rung) else 0
+        place = first_in_order(candidates[start:], holds)
+        return None if place is None else candidates[start + place]
+
+    def _can_work(self, request: Request, below: Ladder) -> bool:
+        return any(self._is_acceptable(lean) for lean in _leanest(request, below))
+
+    def _is_acceptable(self, request: Request) -> bool:
+        """Return whether ``request`` runs and raises no phase's peak."""
+        answer = self._runs.get(request)
+        if answer is None:
+            answer = failing_phase(request, self._peaks, self.physics) is None
+            if answer and not self.counts_on_luck:
+                answer = is_sure(request, self.physics)
+            self._runs[request] = answer
+        return answer
+
+    def _trimmed(self, choices: Choices) -> Choices:
+        """Return ``choices`` without those that turn out not to be needed, and with the reserve cut to its need."""
+        for choice in reversed(choices):
+            rest = tuple(other for other in choices if other is not choice)
+            if self._is_offered(rest) and self._is_acceptable(apply_choices(self.request, rest)):
+                choices = rest
+        return tuple(
+            (rung, self._needed_reserve(choices, value)) if _is_reserve(rung) else (rung, value)
+            for rung, value in choices
+        )
+
+    def _is_offered(self, choices: Choices) -> bool:
+        """Return whether each of ``choices`` is still one of its rung's, beside the more harmful ones of them."""
+        request = self.request
+        for rung, candidate in reversed(choices):
+            if candidate not in rung.candidates(request):
+                return False
+            request = rung.apply(request, candidate)
+        return True
+
+    def _needed_reserve(self, choices: Choices, size_bytes: int) -> int:
+        """Return the least reserve that will do up to ``size_bytes``, and the margin where that does no harm."""
+        others = apply_choices(self.request, [choice for choice in choices if not _is_reserve(choice[0])])
+        sizes = finer_reserves(self.request, size_bytes)
+        least = first_true(sizes, lambda size: self._is_acceptable(RESERVE.apply(others, size)))
+        if not self._is_acceptable(RESERVE.apply(others, sizes[least])):
+            return size_bytes
+        wide = sizes[min(least + RESERVE_MARGIN_STEPS, len(sizes) - 1)]
+        return wide if self._is_acceptable(RESERVE.apply(others, wide)) else sizes[least]
 
 
-def _time_options(request: Request) -> Iterator[Choices]:
-    """Every combination of the rungs that cost only time, least harmful first: the batch changes fastest."""
-    rungs = (_APART, _TILE, _BATCH)
-    for values in product(*(_options(rung, request) for rung in rungs)):
-        yield _chosen(tuple(zip(reversed(rungs), reversed(values), strict=True)))
+def _is_reserve(rung: Adjustment) -> bool:
+    return rung.id == RESERVE.id
 
 
-def _time_choices(
-    request: Request, peaks: Mapping[PhaseName, int], physics: Physics, hopeless: set[Choices]
-) -> Choices | None:
-    """Return the best choices of the rungs that cost only time, ``None`` when none of them is enough.
+def first_in_order(items: Sequence[Candidate], holds: Callable[[Candidate], bool]) -> int | None:
+    """Return the index of the first item for which ``holds``, ``None`` when there is none.
 
-    Where the tiles do not touch what samples, a batch that cannot be sampled is not tried with every tile.
-    On Forge choices after which it keeps more of other models in what stays free come second. ``hopeless`` are
-    the choices whose first pass has failed at this size: no second pass changes that, and more are added here.
+    After :data:`PATIENCE` items the steps double; where one of those holds, a bisection goes back to the first.
     """
-    samples: dict[Choices, PhaseName | None] = {}
-    second_best: Choices | None = None
-    without_tiles = not host_tiles(request) and request.live_preview != "full"  # full previews decode in them
-    for choices in _time_options(request):
-        sampling = choices
-        if without_tiles:
-            sampling = tuple(choice for choice in choices if choice[0] is not _TILE)
-        if sampling in hopeless:
-            continue
-        if without_tiles and sampling not in samples:
-            samples[sampling] = failing_phase(apply_choices(request, sampling), peaks, physics, SAMPLERS)
-        failing = samples.get(sampling)
-        if failing is None:
-            changed = apply_choices(request, choices)
-            failing = failing_phase(changed, peaks, physics)
-            if failing is None and is_sure(changed, physics):
-                return choices
-            if of_forge_line(request) and second_best is None:
-                failing = failing_phase(changed, peaks, physics, forgiving=True)
-                second_best = choices if failing is None and is_sure(changed, physics) else None
-        if failing in FIRST_PASS:
-            hopeless.add(sampling)
-    return second_best
+    place, last, step = 0, 0, 1
+    while place < len(items):
+        if holds(items[place]):
+            return last + first_true(items[last:place], holds)
+        last = place + 1
+        step = step * 2 if place >= PATIENCE else 1
+        is_last = last == len(items)
+        place = len(items) if is_last else min(place + step, len(items) - 1)
+    return None
 
 
-def _leanest_choices(request: Request) -> Choices:
-    return _chosen(tuple((rung, _options(rung, request)[-1]) for rung in (_BATCH, _TILE, _APART)))
+def _leanest(request: Request, below: Ladder) -> Iterator[Request]:
+    """Yield ``request`` with the rungs ``below`` such that at least one needs as little as any choice of them can."""
+    loads_more = of_forge_line(request) and not any(map(_is_reserve, below))
+    choices = [_lean_options(rung, request, every=rung.either or loads_more) for rung in reversed(below)]
+    for values in product(*choices):
+        yield apply_choices(request, [choice for choice in values if choice is not None])
 
 
-def _chosen(choices: Sequence[Choice]) -> Choices:
-    return tuple(choice for choice in choices if choice[1] is not None)
+def _lean_options(rung: Adjustment, request: Request, *, every: bool) -> tuple[Choice | None, ...]:
+    candidates = rung.candidates(request)
+    if not candidates:
+        return (None,)
+    if every:
+        return (None, *((rung, candidate) for candidate in candidates))
+    return ((rung, candidates[-1]),)
 
 
-def _with(adjustment: Adjustment, request: Request, candidate: Candidate) -> Request:
-    return request if candidate is None else adjustment.apply(request, candidate)
-
-
-def _steps(request: Request, choices: Choices, physics: Physics) -> tuple[Step, ...]:
+def _steps(request: Request, before: Estimate, choices: Choices, physics: Physics) -> tuple[Step, ...]:
     """Each choice as a step, in ladder order; what it saves is what would be missing without it."""
     after = estimate(apply_choices(request, choices), physics)
     steps = []
@@ -191,8 +245,8 @@ def _steps(request: Request, choices: Choices, physics: Physics) -> tuple[Step, 
                 field=adjustment.field(now),
                 before=adjustment.value(now),
                 after=_value_after(adjustment, now, then),
-                saves_bytes=_saved_bytes(without, after),
-                costs=adjustment.costs,
+                saves_bytes=_saved_bytes(before, without, after),
+                costs=adjustment.costs(candidate),
                 text=adjustment.text(now, then),
             )
         )
@@ -200,17 +254,22 @@ def _steps(request: Request, choices: Choices, physics: Physics) -> tuple[Step, 
     return tuple(steps)
 
 
-def _value_after(adjustment: Adjustment, now: Request, then: Request) -> Any:
+def _value_after(adjustment: Adjustment, now: Request, then: Request) -> object:
     """A field that is switched on has the value ``True``; how far it goes is in the text and in the plan's request."""
     value = adjustment.value(then)
     return True if adjustment.value(now) is False else value
 
 
-def _saved_bytes(without: Estimate, after: Estimate) -> int:
-    needs = {phase.name: phase.needs_bytes for phase in after.phases}
-    if without.binding is None:
-        return 0
-    return without.binding.needs_bytes - needs.get(without.binding.name, 0)
+def _saved_bytes(before: Estimate, without: Estimate, after: Estimate) -> int:
+    """Return what a step takes off the phase that fails ``without`` it: does not run, or peaks higher than before."""
+    now = {phase.name: phase for phase in after.phases}
+    if without.verdict not in RUNS and without.binding is not None:
+        binding = without.binding
+        return binding.needs_bytes - (now[binding.name].needs_bytes if binding.name in now else 0)
+    peaks = {phase.name: phase.peak_bytes for phase in before.phases}
+    raised = (phase for phase in without.phases if phase.peak_bytes > peaks.get(phase.name, phase.peak_bytes))
+    saved = [phase.peak_bytes - now[phase.name].peak_bytes for phase in raised if phase.name in now]
+    return max(saved, default=0)
 
 
 def _can_be_made_to_fit(request: Request, physics: Physics) -> bool:

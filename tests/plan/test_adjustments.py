@@ -6,19 +6,37 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lib_vram.plan.adjustments import LADDER, same_aspect, smaller_sizes
+from lib_vram.plan.adjustments import (
+    BATCH_TO_COUNT,
+    HIRES_SCALE,
+    LADDER,
+    SMALLER_SIZE,
+    VAE_TILED,
+    offered,
+    same_aspect,
+    smaller_sizes,
+)
+from lib_vram.plan.levers import has_lever
 from lib_vram.plan.result import COSTS
 from tests.estimate.stand_in import a_request
 
-BATCH, TILE, APART, HIRES, SIZE = LADDER
+BATCH, TILE, HIRES, SIZE = BATCH_TO_COUNT, VAE_TILED, HIRES_SCALE, SMALLER_SIZE
 
 
 def test_the_ladder_goes_from_harmless_to_harmful():
     assert [rung.id for rung in LADDER] == [
-        "batch_to_count", "vae_tiled", "cond_uncond_apart", "hires_scale", "smaller_size",
+        "live_preview", "attention", "batch_to_count", "cond_uncond_apart", "vae_tiled", "controlnet_low_vram",
+        "reserve", "hires_scale", "smaller_size",
     ]  # fmt: skip
-    costs = [COSTS.index(rung.costs) for rung in LADDER]
+    costs = [COSTS.index(rung.costs(None)) for rung in LADDER]
     assert costs == sorted(costs)
+
+
+@pytest.mark.parametrize("host", ["a1111", "forge", "neo", "reforge", "classic"])
+def test_only_what_the_host_can_do_is_offered(host):
+    rungs = offered(a_request(host=host))
+    assert all(has_lever(host, rung.id) for rung in rungs)
+    assert [rung.id for rung in rungs][-2:] == ["hires_scale", "smaller_size"]
 
 
 @pytest.mark.parametrize(
@@ -32,9 +50,9 @@ def test_smaller_batches_that_give_the_same_number_of_images(size, count, sizes)
 
 def test_the_batch_step_reads_as_a_person_would_say_it():
     before = a_request(batch_size=4)
-    assert str(BATCH.text(before, BATCH.apply(before, 1))) == (
-        "Batch size 4 → 1, batch count 1 → 4: same images and seeds, one after the other"
-    )
+    assert str(BATCH.text(before, BATCH.apply(before, 1))) == ("Batch 4 → 1, 4 runs: same pictures")
+    more = a_request(batch_size=4, batch_count=2)
+    assert str(BATCH.text(more, BATCH.apply(more, 2))) == "Batch 4 → 2, 2 → 4 runs: same pictures"
 
 
 @pytest.mark.parametrize(
@@ -49,7 +67,7 @@ def test_tiles_go_down_from_1024_to_256_or_from_what_they_are(vae, first, how_ma
 def test_smaller_tiles_say_what_they_were():
     before = a_request(vae={"tiled": True})
     assert str(TILE.text(before, TILE.apply(before, 512))) == (
-        "VAE tiles 768 → 512 pixels: the same picture to the eye, a slower last step"
+        "VAE tiles 768 → 512 pixels: same picture to the eye, slower last step"
     )
 
 
@@ -63,20 +81,6 @@ def test_forge_has_one_switch_for_tiles(forge, candidates):
 @pytest.mark.parametrize(("width", "candidates"), [(120, ()), (128, (True,))])
 def test_forge_cannot_decode_very_small_pictures_in_tiles(width, candidates):
     assert TILE.candidates(a_request(host="forge", width=width)) == candidates
-
-
-@pytest.mark.parametrize(
-    ("host", "changes", "candidates"),
-    [
-        ("a1111", {}, (False,)),
-        ("a1111", {"cfg_scale": 1.0}, (False,)),
-        ("a1111", {"batch_cond_uncond": False}, ()),
-        ("forge", {}, (False,)),
-        ("forge", {"cfg_scale": 1.0}, ()),
-    ],
-)
-def test_cond_and_uncond_can_be_put_apart_where_both_are_computed(host, changes, candidates):
-    assert APART.candidates(a_request(host=host, **changes)) == candidates
 
 
 @pytest.mark.parametrize(
@@ -146,10 +150,10 @@ def test_the_tile_step_names_the_host_s_own_field(host, vae, field, value):
 def test_hires_steps_say_scale_or_size():
     scale, size = a_request(hires={"scale": 2.0}), a_request(hires={"width": 1024, "height": 1536})
     assert str(HIRES.text(scale, HIRES.apply(scale, 1.65))) == (
-        "Hires. fix upscale by 2.0 → 1.65: the same composition, less detail"
+        "Hires. fix upscale by 2.0 → 1.65: same composition, less detail"
     )
     assert str(HIRES.text(size, HIRES.apply(size, (512, 768)))) == (
-        "Hires. fix size 1024×1536 → 512×768: the same composition, less detail"
+        "Hires. fix size 1024×1536 → 512×768: same composition, less detail"
     )
 
 

@@ -4,27 +4,26 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
-from itertools import product
 
 import pytest
 
 from lib_vram.estimate.estimator import could_fit, estimate, failing_phase, runs
 from lib_vram.estimate.physics import COMPUTED
-from lib_vram.estimate.result import Estimate
 from lib_vram.estimate.simulate import simulate
 from lib_vram.plan import search
 from lib_vram.plan.adjustments import LADDER
 from lib_vram.plan.fit import largest
-from lib_vram.plan.search import apply_choices, find_choices, make_plan
+from lib_vram.plan.search import find_choices, make_plan
 from lib_vram.request import Request
 from lib_vram.units import GIB, MIB
 from tests.estimate.stand_in import a_request
+from tests.plan.test_search import brute_force, of_rungs, thinned
 
 
 def random_request(rng: random.Random) -> Request:
     """Requests of both hosts, families and all ways of attention, many of which do not fit."""
     return a_request(
-        host=rng.choice(["a1111", "forge"]),
+        host=rng.choice(["a1111", "a1111", "forge", "forge", "neo", "reforge", "classic"]),
         host_args=rng.choice([[], [], ["--medvram"], ["--no-half-vae"]]),
         model={"family": rng.choice(["sd15", "sdxl"])},
         mode=rng.choice(["txt2img", "txt2img", "img2img"]),
@@ -66,42 +65,25 @@ def test_plans_fit_raise_nothing_and_keep_the_images(seed):
     peaks = {phase.name: phase.peak_bytes for phase in before.phases}
     assert plan.request.images == request.images
     for phase in plan.estimate.phases:
-        spare_bytes = plan.estimate.available_bytes - phase.wants_bytes
-        assert phase.peak_bytes <= peaks[phase.name] or (request.host == "forge" and spare_bytes >= 0)
+        assert phase.peak_bytes <= peaks[phase.name]
     assert simulate(plan.request).outcome == ("completed" if plan.fits else "out_of_memory")
     assert (plan.when_not is None) == plan.fits
 
 
-def one_that_can_be_made_to_fit(rng: random.Random) -> tuple[Request, Estimate]:
-    """Return a request that does not fit and can be made to, with its estimate."""
+@pytest.mark.parametrize("seed", range(10))
+def test_the_plan_is_the_one_that_trying_everything_finds(seed):
+    rng = random.Random(200 + seed)
+    ladder = tuple(thinned(rung, 3) for rung in LADDER if rung.id not in ("live_preview", "controlnet_low_vram"))
     while True:
         request = random_request(rng).replace(
-            width=8 * rng.randint(60, 90), height=8 * rng.randint(60, 90), batch_size=2, attention="sdpa", hires=None
+            width=8 * rng.randint(60, 90), height=8 * rng.randint(60, 90), batch_size=2, hires=None
         )
         total_bytes = int(estimate(request).binding.needs_bytes * rng.uniform(0.8, 0.99))
         request = request.replace(device=replace(request.device, total_bytes=total_bytes))
         before = estimate(request)
-        if before.verdict == "wont_fit" and find_choices(request, before, COMPUTED) is not None:
-            return request, before
-
-
-@pytest.mark.parametrize("seed", range(10))
-def test_the_plan_is_the_one_that_trying_everything_finds(seed):
-    request, before = one_that_can_be_made_to_fit(random.Random(200 + seed))
-    found = find_choices(request, before, COMPUTED)
-    assert found is not None
-    taken = {rung.id: value for rung, value in found}
-    peaks = {phase.name: phase.peak_bytes for phase in before.phases}
-    *times, hires, size = ([(rung, value) for value in (None, *rung.candidates(request))] for rung in LADDER)
-    for harm in product(size, hires):
-        harmful = tuple(choice for choice in reversed(harm) if choice[1] is not None)
-        for forgiving in (False, True):
-            for harmless in product(*reversed(times)):
-                choices = (*(choice for choice in reversed(harmless) if choice[1] is not None), *harmful)
-                if runs(apply_choices(request, choices), peaks, forgiving=forgiving and request.host == "forge"):
-                    assert found == choices
-                    return
-        assert (taken.get("smaller_size"), taken.get("hires_scale")) != (harm[0][1], harm[1][1])
+        if before.verdict == "wont_fit":
+            break
+    assert of_rungs(find_choices(request, before, COMPUTED, ladder)) == of_rungs(brute_force(request, COMPUTED, ladder))
 
 
 def test_attention_that_slices_itself_is_not_ruled_out_by_the_whole_score_matrix():
@@ -125,14 +107,16 @@ def test_a_plan_does_not_count_on_blocks_that_lie_well_by_chance():
 
 
 def test_smaller_tiles_help_a_full_preview_that_decodes_in_them():
-    request = a_request(live_preview="full", width=768, height=768, batch_size=1, vae={"tiled": True, "tile_size": 768})
+    request = a_request(
+        live_preview="full", width=768, height=768, batch_cond_uncond=False, vae={"tiled": True, "tile_size": 768}
+    )
     sampling = next(phase for phase in estimate(request).phases if phase.name == "sampling")
     request = request.replace(device=replace(request.device, total_bytes=sampling.needs_bytes - 64 * MIB))
     assert [step.id for step in make_plan(request).steps] == ["vae_tiled"]
 
 
 @pytest.mark.parametrize("size", [(512, 512), (1024, 1344)], ids=["the first pass fails", "the second pass fails"])
-def test_a_second_pass_that_never_fits_is_given_up_in_time(size, monkeypatch):
+def test_a_second_pass_that_is_far_too_large_is_answered_in_time(size, monkeypatch):
     tried = []
     monkeypatch.setattr(
         search, "failing_phase", lambda *args, **options: tried.append(1) or failing_phase(*args, **options)
@@ -142,8 +126,9 @@ def test_a_second_pass_that_never_fits_is_given_up_in_time(size, monkeypatch):
         device={"total_bytes": 5 * GIB // 2}, hires={"width": 2048, "height": 2048, "upscaler": "None"},
         controlnets=[{"family": "sd15"}] * 2, forge={"inference_memory_bytes": GIB // 2, "never_oom_vae": True},
     )  # fmt: skip
-    assert find_choices(request, estimate(request), COMPUTED) is None
-    assert len(tried) < 10_000
+    choices = find_choices(request, estimate(request), COMPUTED)
+    assert choices is not None
+    assert len(tried) < 200
 
 
 def test_known_cases_read_as_a_person_expects():
