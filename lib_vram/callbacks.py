@@ -147,6 +147,7 @@ def _on_app_started(demo: Any, app: Any) -> None:
     active = guard()
     if active is not None:
         active.open_journal()
+        active.learned.open()
     routes.add_routes(app, active)
 
 

@@ -13,6 +13,7 @@ from lib_vram.guard import infotext
 from lib_vram.guard.argument import RunArgument
 from lib_vram.guard.check import Check
 from lib_vram.guard.fail_open import fail_open
+from lib_vram.guard.learned import Learned
 from lib_vram.guard.refusal import lift, refusal_text, refuse, steps_text, wont_fit
 from lib_vram.host.failures import WebuiErrors
 from lib_vram.journal.recorder import open_journal
@@ -64,7 +65,8 @@ class Guard:
         self.host = host
         self.session = Session(WebuiErrors())
         self.live = Watch(host)
-        self.session.hears = self.live.heard
+        self.learned = Learned(host, estimate)
+        self.session.hears = self._hear
         self.measuring_note: Callable[[], Message | None] = _no_answer
 
     @fail_open(instead=_check_fault)
@@ -74,8 +76,21 @@ class Guard:
             request = self.host.request_from_form(tab, form)
         except BadInput as bad:
             return Check.unknown(reason_of(bad))
-        result = self._noted(estimate(request))
-        return Check(result, request, make_plan(request) if result.verdict == "wont_fit" else None)
+        result = self._noted(self.estimate(request))
+        return Check(result, request, self._plan(request, result) if result.verdict == "wont_fit" else None)
+
+    def estimate(self, request: Request) -> Estimate:
+        """Return the estimate of ``request`` as earlier runs on this machine correct it."""
+        return self.learned.corrected(estimate(request), request)
+
+    def _plan(self, request: Request, result: Estimate) -> Plan:
+        return self.learned.plan(request, result, make_plan)
+
+    def _hear(self, event: str, values: Mapping[str, Any]) -> None:
+        """Pass an event of the session on to those who follow a run."""
+        self.live.heard(event, values)
+        failure = self.session.last_failure if event == "failed" else None
+        self.learned.heard(event, values, failure.text if failure else "")
 
     def _noted(self, result: Estimate) -> Estimate:
         """Say first that the model is being measured, or could not be, where nothing is known of it."""
@@ -116,6 +131,7 @@ class Guard:
     @fail_open(instead=_no_answer)
     def after_run(self, p: Any) -> None:
         """Give back what the run of ``p`` switched on. Not sure to be called: a failed run ends without it."""
+        self.learned.ended(p)
         self.session.ended(p)
         self.host.end_run(p)
 
@@ -156,14 +172,15 @@ class Guard:
             return
         self.session.started(p, request)
         action = _action(argument, settings, is_api=bool(getattr(p, "is_api", False)))
-        result = estimate(request) if action != "nothing" else None
+        result = self.estimate(request) if action != "nothing" else None
         if result is None or result.verdict != "wont_fit":
+            self.learned.runs(p, request)
             self.host.prepare_run(p, request)
             return
         self._will_not_fit(p, request, result, action, settings)
 
     def _will_not_fit(self, p: Any, request: Request, result: Estimate, action: str, settings: Settings) -> None:
-        plan = make_plan(request)
+        plan = self._plan(request, result)
         if action.startswith("fix") and plan.fits:
             self._fix(p, request, plan, settings)
         elif action in ("refuse", "fix_or_refuse"):
@@ -177,11 +194,13 @@ class Guard:
     def _fix(self, p: Any, request: Request, plan: Plan, settings: Settings) -> None:
         self.host.apply(p, plan, request)
         self.live.computes(plan.request)
+        self.learned.runs(p, plan.request)
         self.host.prepare_run(p, plan.request)
         self._record(p, infotext.changes_line(request, plan.request))
         _tell(p, render(say("guard.fixed", changes=steps_text(plan, settings.language)), settings.language))
 
     def _warn(self, p: Any, request: Request, result: Estimate, plan: Plan, settings: Settings, *, quiet: bool) -> None:
+        self.learned.runs(p, request)
         self.host.prepare_run(p, request)
         language = settings.language
         text = render(wont_fit(result, language, "guard.warned"), language)

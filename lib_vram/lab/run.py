@@ -11,6 +11,7 @@ from PIL import Image
 
 from lib_vram.errors import BadInput, Refused
 from lib_vram.estimate.estimator import estimate
+from lib_vram.estimate.residency import CONTEXT_BYTES
 from lib_vram.estimate.result import Estimate, phase_name
 from lib_vram.estimate.simulate import PhaseOutOfMemory, PhaseRun, simulate_steps
 from lib_vram.guard.guard import Guard
@@ -72,6 +73,7 @@ def _phases(guard: Guard, run: LabRun, form: Mapping[str, Any], language: str) -
             time.sleep(SECONDS_A_PHASE)
             done.append(phase)
             _reach(guard, expected, phase)
+            guard.learned.measured(phase.name, phase.allocated_peak_bytes, phase.reserved_peak_bytes, CONTEXT_BYTES)
             guard.session.phase(phase.name)
             yield State(_progress(expected, done, language))
     except PhaseOutOfMemory as error:
@@ -79,6 +81,7 @@ def _phases(guard: Guard, run: LabRun, form: Mapping[str, Any], language: str) -
         stopped = _progress(expected, done, language, failed=error.phase)
         yield State(stopped, log_html=join(_comments(run), _error("OutOfMemoryError", error.error_text)))
         return
+    guard.learned.ended(run)
     guard.session.ended(run)
     peak_bytes = max((phase.allocated_peak_bytes for phase in done), default=0) + _context_bytes(expected)
     text = say("lab.done", peak_bytes=peak_bytes, available_bytes=expected.available_bytes)

@@ -14,6 +14,7 @@ from starlette.staticfiles import StaticFiles
 from lib_vram.guard.guard import Guard
 from lib_vram.host.lab import LabHost
 from lib_vram.lab.page import build
+from lib_vram.learning.store import FOLDER
 from lib_vram.ui.routes import add_routes
 
 EXTENSION = Path(__file__).parents[2]
@@ -31,6 +32,7 @@ def make_app(language: str = "en", *, journal: bool = False) -> FastAPI:
     guard = Guard(host)
     if journal:
         guard.open_journal()
+        guard.learned.open(FOLDER / "lab")
     app = FastAPI(title="VRAM Guard Lab", docs_url=None, redoc_url=None, openapi_url=None)
     add_routes(app, guard)
     app.mount("/extension/javascript", StaticFiles(directory=EXTENSION / "javascript"))

@@ -1,0 +1,211 @@
+"""Corrects an estimate by what this machine has shown.
+
+Two sides, not treated alike. That a phase takes *more* here is believed from one run on, since a failure costs the
+picture. That it takes *less* is believed only from three runs, by what all of their band agrees on, and never below
+the floor that was computed: no lesson can make a request fit whose live tensors alone have no room.
+
+A deviation that was seen at one size may be the same number of bytes at another (a buffer) or the same share (a
+kernel's workspace): the band holds both, and wider the further the size is from those that were seen.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+
+from lib_vram.estimate.residency import CONTEXT_BYTES, CONTEXT_HIGH_BYTES, CONTEXT_LOW_BYTES
+from lib_vram.estimate.result import Estimate, PhaseEstimate, Verdict
+from lib_vram.learning.band import LEAST_RUNS, Band, band
+from lib_vram.learning.lessons import Lack, Lessons, Observation, kind_in
+from lib_vram.message import Message, say
+from lib_vram.request import Request
+from lib_vram.units import MIB
+
+NEAR = (math.sqrt(2), 2.0, 4.0)
+"""Sizes that teach about each other: activations apart by no more than the first of these factors that has enough
+runs. Beyond the last, nothing is carried over."""
+LEAST_HALF_BYTES = 8 * MIB
+LEAST_HALF_SHARE = 0.005
+"""Of the phase's peak: runs with the same settings differ by their prompts' lengths, however alike those seen were."""
+LACK_SHARE = 1.1
+"""Of what a failure shows to be missing: torch says only of the one block that did not fit any more."""
+
+
+@dataclass(frozen=True)
+class Correction:
+    """What one phase is off by on this machine, in bytes."""
+
+    more_bytes: int = 0
+    """What it surely needs beyond what was computed; below 0 where it needs less."""
+    more_reserved_bytes: int = 0
+    off: Band | None = None
+    """Where its peak is expected, less the computed one; ``None`` for too few runs."""
+    runs: int = 0
+    has_failed: bool = False
+
+
+def apply(estimate: Estimate, request: Request, lessons: Lessons) -> Estimate:
+    """Return ``estimate`` of ``request`` as this machine's ``lessons`` correct it; the same object for no lesson."""
+    if not estimate.phases or not (lessons.observations or lessons.lacks or lessons.contexts_bytes):
+        return estimate
+    context = _context(lessons)
+    corrections = [correction(phase, kind_in(phase.name, request), lessons) for phase in estimate.phases]
+    if context is None and not any(item.runs or item.has_failed for item in corrections):
+        return estimate
+    phases = tuple(_corrected(phase, item, context) for phase, item in zip(estimate.phases, corrections, strict=True))
+    binding = max(phases, key=lambda phase: phase.needs_bytes)
+    place = phases.index(binding)
+    return replace(
+        estimate,
+        verdict=_verdict(estimate, phases),
+        binding_phase=binding.name,
+        peak_bytes=_peak(estimate.phases[place], corrections[place], context),
+        low_bytes=binding.resident_bytes + binding.low_bytes + _context_ends(context)[0],
+        high_bytes=binding.resident_bytes + binding.high_bytes + _context_ends(context)[1],
+        phases=phases,
+        notes=(*_notes(estimate.phases[place], corrections[place], context), *_kept_notes(estimate, context)),
+    )
+
+
+def correction(phase: PhaseEstimate, kind: str, lessons: Lessons) -> Correction:
+    """Return what ``lessons`` say of ``phase``, which is of the ``kind`` that they are kept by."""
+    near = _near(phase.floor_bytes, lessons.observations.get(kind, ()))
+    lacks = lessons.lacks.get(kind, ())
+    lack_bytes = max((_lacking(phase, lack) for lack in lacks), default=0)
+    if not near:
+        return Correction(max(0, lack_bytes), max(0, lack_bytes), has_failed=lack_bytes > 0)
+    offs = [[item.off_bytes for item in near], [_scaled(item.off_bytes, item, phase) for item in near]]
+    off = _wider(phase, *(band(values) for values in offs))
+    reserved = [item for item in near if item.reserved_off_bytes is not None]
+    reserved_offs = [
+        [item.reserved_off_bytes or 0 for item in reserved],
+        [_scaled(item.reserved_off_bytes or 0, item, phase) for item in reserved],
+    ]
+    return Correction(
+        max(_sure(offs, off), lack_bytes),
+        max(_sure(reserved_offs, _wider(phase, *(band(values) for values in reserved_offs))), lack_bytes),
+        off, len(near), lack_bytes > 0,
+    )  # fmt: skip
+
+
+def _near(activations_bytes: int, seen: Sequence[Observation]) -> tuple[Observation, ...]:
+    """Return the observations at the nearest sizes of which there are enough."""
+    found: tuple[Observation, ...] = ()
+    for factor in NEAR:
+        found = tuple(item for item in seen if _apart(item.activations_bytes, activations_bytes) <= factor)
+        if len(found) >= LEAST_RUNS:
+            break
+    return found
+
+
+def _apart(first_bytes: int, second_bytes: int) -> float:
+    low, high = sorted((max(1, first_bytes), max(1, second_bytes)))
+    return high / low
+
+
+def _scaled(size_bytes: int, item: Observation, phase: PhaseEstimate) -> int:
+    return size_bytes * phase.floor_bytes // max(1, item.activations_bytes)
+
+
+def _wider(phase: PhaseEstimate, first: Band | None, second: Band | None) -> Band | None:
+    """Return the band that holds both, and is no narrower than runs with the same settings are apart."""
+    if first is None or second is None:
+        return None
+    low = min(item.middle_bytes - item.half_bytes for item in (first, second))
+    high = max(item.middle_bytes + item.half_bytes for item in (first, second))
+    least = LEAST_HALF_BYTES + int(LEAST_HALF_SHARE * phase.peak_bytes)
+    return Band((low + high) // 2, max(least, -(-(high - low) // 2)))
+
+
+def _sure(offs: list[list[int]], off: Band | None) -> int:
+    """Return what is surely needed beyond the computed (above 0), or surely not (below 0)."""
+    more = max((round(median(values)) if len(values) >= LEAST_RUNS else min(values) for values in offs if values),
+               default=0)  # fmt: skip
+    if more > 0:
+        return more
+    return min(0, off.middle_bytes + off.half_bytes) if off is not None else 0
+
+
+def _lacking(phase: PhaseEstimate, lack: Lack) -> int:
+    """Return what a failure says is missing in ``phase``: at a smaller size its share, at a larger one all of it."""
+    share = min(1.0, phase.floor_bytes / max(1, lack.activations_bytes))
+    return int(lack.more_bytes * share * LACK_SHARE)
+
+
+def _context(lessons: Lessons) -> Band | None:
+    """Return what the driver's part is off by, ``None`` for too few readings."""
+    found = band(lessons.contexts_bytes)
+    if found is None:
+        return None
+    return Band(found.middle_bytes - CONTEXT_BYTES, max(found.half_bytes, LEAST_HALF_BYTES))
+
+
+def _context_ends(context: Band | None) -> tuple[int, int]:
+    if context is None:
+        return CONTEXT_LOW_BYTES - CONTEXT_BYTES, CONTEXT_HIGH_BYTES - CONTEXT_BYTES
+    return context.middle_bytes - context.half_bytes, context.middle_bytes + context.half_bytes
+
+
+def _corrected(phase: PhaseEstimate, item: Correction, context: Band | None) -> PhaseEstimate:
+    """Return ``phase`` with its figures corrected; the computed floor stays, and no figure goes below it."""
+    driver = 0
+    if context is not None:
+        surely_less = min(0, context.middle_bytes + context.half_bytes)
+        driver = context.middle_bytes if context.middle_bytes > 0 else surely_less
+    minimum = max(phase.floor_bytes, phase.minimum_bytes + item.more_bytes + driver)
+    low, high = phase.low_bytes, phase.high_bytes
+    if item.off is not None:
+        middle = phase.floor_bytes + item.off.middle_bytes
+        low, high = middle - item.off.half_bytes, middle + item.off.half_bytes
+    return replace(
+        phase,
+        minimum_bytes=minimum,
+        comfortable_bytes=max(minimum, phase.comfortable_bytes + item.more_reserved_bytes + driver),
+        low_bytes=low,
+        high_bytes=max(high, phase.floor_bytes + max(0, item.more_bytes)),
+    )
+
+
+def _peak(phase: PhaseEstimate, item: Correction, context: Band | None) -> int:
+    """Return where the peak of ``phase`` is expected, as the computed one is off here."""
+    off_bytes = item.off.middle_bytes if item.off is not None else max(0, item.more_bytes)
+    return phase.peak_bytes + off_bytes + (context.middle_bytes if context is not None else 0)
+
+
+def _verdict(estimate: Estimate, phases: tuple[PhaseEstimate, ...]) -> Verdict:
+    room = estimate.available_bytes
+    if any(phase.needs_bytes > room for phase in phases):
+        return "wont_fit"
+    if estimate.verdict == "unknown" or _unknown_beside(estimate):
+        return "unknown"
+    return "tight" if any(phase.wants_bytes > room for phase in phases) else "fits"
+
+
+def _unknown_beside(estimate: Estimate) -> bool:
+    """Whether the estimate leaves a part out, which a computed ``wont_fit`` hides: then nothing may be promised."""
+    return any(note.key.endswith("_later") for note in estimate.notes)
+
+
+def _notes(phase: PhaseEstimate, item: Correction, context: Band | None) -> tuple[Message, ...]:
+    """Return what is said about the binding phase."""
+    notes: list[Message] = []
+    if item.has_failed:
+        notes.append(say("learning.note_failed"))
+    if item.runs:
+        off_bytes = (item.off.middle_bytes if item.off else item.more_bytes) + (context.middle_bytes if context else 0)
+        key = "learning.note_run" if item.runs == 1 else "learning.note_runs"
+        notes.append(say(key, runs=item.runs, percent=percent(off_bytes, phase.peak_bytes)))
+    return tuple(notes)
+
+
+def _kept_notes(estimate: Estimate, context: Band | None) -> tuple[Message, ...]:
+    """Return what was said before, less how much the driver's part is allowed for once that is known."""
+    return tuple(note for note in estimate.notes if context is None or note.key != "estimate.interval")
+
+
+def percent(off_bytes: int, of_bytes: int) -> str:
+    """Return a share with its sign, as ``+3 %``."""
+    share = round(100 * off_bytes / of_bytes) if of_bytes else 0
+    return f"{'+' if share > 0 else '−' if share < 0 else '±'}{abs(share)} %"

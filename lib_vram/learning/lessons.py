@@ -1,0 +1,147 @@
+"""What the runs of one machine teach: by how much each phase took more or less than was computed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from lib_vram.learning.record import Fault, PhaseRecord, Predicted, Run
+from lib_vram.request import Request
+
+MOST = 40
+"""Runs of one kind that are looked at, the newest: a machine drifts, and more would not be sharper."""
+MOST_FAULTS = 10
+_VAE = frozenset(("vae_decode", "vae_encode", "hires_upscale"))
+_ABOUT = ("family", "weights_dtype", "storage_dtype")
+
+
+@dataclass(frozen=True)
+class Observation:
+    """One phase of one run, in bytes: what its activations were computed to take, and what was off."""
+
+    activations_bytes: int
+    off_bytes: int
+    """Measured allocated less computed."""
+    reserved_off_bytes: int | None = None
+    """The same for reserved; ``None`` where it says nothing, as when the card was nearly full."""
+
+
+@dataclass(frozen=True)
+class Lack:
+    """One failure, in bytes: what was computed, and by how much more it needed at the least."""
+
+    activations_bytes: int
+    more_bytes: int
+    needs_bytes: int
+    demand_bytes: int
+
+
+@dataclass(frozen=True)
+class Lessons:
+    """What one machine has shown, by the kind of phase. ``runs`` is how many runs it comes from."""
+
+    observations: Mapping[str, tuple[Observation, ...]] = field(default_factory=dict)
+    lacks: Mapping[str, tuple[Lack, ...]] = field(default_factory=dict)
+    contexts_bytes: tuple[int, ...] = ()
+    """What the driver's own part came to, run by run."""
+    runs: int = 0
+
+
+NOTHING = Lessons()
+
+
+def kind_of(phase: str, request: Mapping[str, Any]) -> str:
+    """Return what a phase's deviation hangs on beside the machine: model, attention, types, tiles.
+
+    ``request`` is the JSON form.
+    """
+    model, vae = request.get("model") or {}, request.get("vae") or {}
+    about = [str(model.get(name) or "") for name in _ABOUT]
+    if phase in _VAE:
+        about += [str(vae.get("dtype") or ""), "tiled" if vae.get("tiled") else "whole"]
+    return "|".join((phase, *about, str(request.get("attention") or "")))
+
+
+def kind_in(phase: str, request: Request) -> str:
+    """Return the same of a request that is about to run, without making its whole JSON form."""
+    model, vae = request.model, request.vae
+    return kind_of(
+        phase,
+        {
+            "model": {name: getattr(model, name, None) for name in _ABOUT},
+            "vae": {"dtype": vae.dtype, "tiled": vae.tiled},
+            "attention": request.attention,
+        },
+    )
+
+
+def lessons_of(runs: Iterable[Run]) -> Lessons:
+    """Return what ``runs`` of one machine, oldest first, teach."""
+    observations: dict[str, list[Observation]] = {}
+    lacks: dict[str, list[Lack]] = {}
+    contexts: list[int] = []
+    count = 0
+    for run in runs:
+        if run.is_rescued:
+            continue
+        count += 1
+        if run.context_bytes is not None:
+            contexts.append(run.context_bytes)
+        for record in run.phases:
+            _learn(run, record, observations, lacks)
+        if run.fault is not None:
+            _learn_fault(run, run.fault, lacks)
+    return Lessons(
+        {kind: tuple(found[-MOST:]) for kind, found in observations.items()},
+        {kind: tuple(found[-MOST_FAULTS:]) for kind, found in lacks.items() if found},
+        tuple(contexts[-MOST:]),
+        count,
+    )
+
+
+def _learn(
+    run: Run, record: PhaseRecord, observations: dict[str, list[Observation]], lacks: dict[str, list[Lack]]
+) -> None:
+    predicted, peak = record.predicted, record.peak
+    if predicted is None or not _is_whole(run, record):
+        return
+    kind = kind_of(record.name, run.request)
+    if kind in lacks:
+        lacks[kind] = [lack for lack in lacks[kind] if not _disproves(run, predicted, lack)]
+    if peak.allocated_bytes is None or not peak.is_exact:
+        return
+    off_bytes = peak.allocated_bytes - predicted.allocated_bytes
+    observations.setdefault(kind, []).append(
+        Observation(predicted.floor_bytes, off_bytes, _reserved_off(run, record, predicted))
+    )
+
+
+def _is_whole(run: Run, record: PhaseRecord) -> bool:
+    """Whether ``record`` is of a phase that ran to its end: one that was cut off says nothing of the whole."""
+    if run.outcome == "failed":
+        return run.fault is not None and record.name != run.fault.phase and record is not run.phases[-1]
+    return run.outcome == "done"
+
+
+def _reserved_off(run: Run, record: PhaseRecord, predicted: Predicted) -> int | None:
+    peak = record.peak
+    roomy = predicted.resident_bytes + predicted.comfortable_bytes <= run.available_bytes
+    if peak.reserved_bytes is None or not peak.is_reserved_exact or not roomy:
+        return None
+    return peak.reserved_bytes - predicted.reserved_bytes
+
+
+def _disproves(run: Run, predicted: Predicted, lack: Lack) -> bool:
+    """Whether ``run`` did what a failure before it said could not be done."""
+    return predicted.needs_bytes >= lack.needs_bytes and run.available_bytes <= lack.demand_bytes
+
+
+def _learn_fault(run: Run, fault: Fault, lacks: dict[str, list[Lack]]) -> None:
+    predicted = next((item.predicted for item in run.phases if item.name == fault.phase), None)
+    if predicted is None:
+        return
+    more_bytes = fault.demand_bytes - predicted.needs_bytes
+    if more_bytes > 0:
+        lack = Lack(predicted.floor_bytes, more_bytes, predicted.needs_bytes, fault.demand_bytes)
+        lacks.setdefault(kind_of(fault.phase, run.request), []).append(lack)
