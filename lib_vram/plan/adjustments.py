@@ -3,13 +3,16 @@
 =======================  ========  =========================================================================
 id                       costs     what it does
 =======================  ========  =========================================================================
+``free_idle_models``     nothing   models that this run does not use leave the card
 ``live_preview``         nothing   previews by approximation while it runs
 ``attention``            nothing   another way of computing attention; ``sub_quad`` costs time
 ``batch_to_count``       time      fewer pictures at once, more batches: the same pictures with the same seeds
 ``cond_uncond_apart``    time      the two halves of a step one after the other
 ``vae_tiled``            time      the VAE decodes in overlapping tiles
+``upscaler_tile``        time      the upscaler of the second pass works in smaller tiles
 ``controlnet_low_vram``  time      a ControlNet is on the card only for its own turn in each step
 ``reserve``              time      more memory stays free for computing, so more weights are swapped
+``fp8_storage``          detail    weights stored in 8 bits and computed from in 16
 ``hires_scale``          detail    a smaller second pass
 ``smaller_size``         picture   a smaller picture of the same shape; its composition changes
 =======================  ========  =========================================================================
@@ -235,13 +238,16 @@ SMALLER_SIZE = Adjustment(
 )
 
 LADDER: tuple[Adjustment, ...] = (
+    host_rungs.FREE_IDLE_MODELS,
     host_rungs.LIVE_PREVIEW,
     host_rungs.ATTENTION,
     BATCH_TO_COUNT,
     host_rungs.COND_UNCOND_APART,
     VAE_TILED,
+    host_rungs.UPSCALER_TILE,
     host_rungs.CONTROLNET_LOW_VRAM,
     host_rungs.RESERVE,
+    host_rungs.FP8_STORAGE,
     HIRES_SCALE,
     SMALLER_SIZE,
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lib_vram.estimate.flags import uses_two_halves
+from lib_vram.estimate.timeline import CPU_UPSCALERS, uses_latent_upscaler
 from lib_vram.message import Message, say
 from lib_vram.plan.result import Cost
 from lib_vram.plan.rung import Adjustment, Candidate, always, named
@@ -25,6 +26,29 @@ take; xformers may not be installed, and needs no less than SDPA."""
 RESERVE_STEP_BYTES = GIB
 """The reserve is searched in these steps, and then cut down to what it must be: see :func:`finer_reserves`."""
 FINE_RESERVE_STEP_BYTES = 64 * MIB
+
+
+WHOLE_WEIGHTS = ("fp32", "fp16", "bf16")
+"""Weights that become smaller when they are stored in fp8."""
+UPSCALER_TILES = (512, 384, 256, 192, 128, 96, 64)
+"""Sides of an upscaler's tile in pixels, on the hosts' own sliders (*Tile size for ESRGAN upscalers*, up to 512)."""
+HOSTS_UPSCALER_TILE = 192
+"""What that slider is at before anyone moves it (modules/shared_options.py of all hosts)."""
+
+
+def _idle_bytes(request: Request) -> int:
+    return sum(model.bytes for model in request.idle_models)
+
+
+FREE_IDLE_MODELS = Adjustment(
+    id="free_idle_models",
+    field=named("idle_models"),
+    costs=always("nothing"),
+    candidates=lambda request: ((),) if request.idle_models else (),
+    apply=lambda request, kept: request.replace(idle_models=kept),
+    value=lambda request: len(request.idle_models),
+    text=lambda before, _after: say("plan.free_idle_models", idle_bytes=_idle_bytes(before)),
+)
 
 
 def _previews(request: Request) -> tuple[str, ...]:
@@ -102,6 +126,53 @@ CONTROLNET_LOW_VRAM = Adjustment(
     apply=_with_low_vram,
     value=lambda request: sum(unit.low_vram for unit in request.controlnets),
     text=_low_vram_text,
+)
+
+
+def _upscaler_tile(request: Request) -> int:
+    return HOSTS_UPSCALER_TILE if request.upscaler_tile is None else request.upscaler_tile
+
+
+def _upscaler_tiles(request: Request) -> tuple[int, ...]:
+    """Return smaller tiles where a network enlarges the picture of the first pass; 0 is the whole picture at once."""
+    want = request.hires if request.mode == "txt2img" else None
+    if want is None or uses_latent_upscaler(request) or want.upscaler.lower() in CPU_UPSCALERS:
+        return ()
+    now = _upscaler_tile(request) or max(request.width, request.height)
+    return tuple(tile for tile in UPSCALER_TILES if tile < now)
+
+
+def _upscaler_tile_text(before: Request, after: Request) -> Message:
+    now = _upscaler_tile(before)
+    if now == 0:
+        return say("plan.upscaler_tiled", tile=_upscaler_tile(after))
+    return say("plan.upscaler_tile", before=now, tile=_upscaler_tile(after))
+
+
+UPSCALER_TILE = Adjustment(
+    id="upscaler_tile",
+    field=named("upscaler_tile"),
+    costs=always("time"),
+    candidates=_upscaler_tiles,
+    apply=lambda request, tile: request.replace(upscaler_tile=tile),
+    value=_upscaler_tile,
+    text=_upscaler_tile_text,
+)
+
+
+def _fp8(request: Request) -> tuple[str, ...]:
+    whole = request.model.storage_dtype is None and request.model.weights_dtype in WHOLE_WEIGHTS
+    return ("fp8",) if whole else ()
+
+
+FP8_STORAGE = Adjustment(
+    id="fp8_storage",
+    field=named("model.storage_dtype"),
+    costs=always("detail"),
+    candidates=_fp8,
+    apply=lambda request, dtype: request.replace(model=replace(request.model, storage_dtype=dtype)),
+    value=lambda request: request.model.storage_dtype,
+    text=lambda _before, _after: say("plan.fp8_storage"),
 )
 
 

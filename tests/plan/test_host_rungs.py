@@ -10,8 +10,11 @@ from lib_vram.plan.host_rungs import (
     ATTENTION,
     COND_UNCOND_APART,
     CONTROLNET_LOW_VRAM,
+    FP8_STORAGE,
+    FREE_IDLE_MODELS,
     LIVE_PREVIEW,
     RESERVE,
+    UPSCALER_TILE,
     finer_reserves,
 )
 from lib_vram.units import GIB, MIB
@@ -93,3 +96,60 @@ def test_the_reserve_step_says_how_much():
     request = a_request(host="forge", forge={"inference_memory_bytes": GIB})
     text = str(RESERVE.text(request, RESERVE.apply(request, 3 * GIB)))
     assert text == "1.0 GiB → 3.0 GiB kept free for computing: same picture, slower steps"
+
+
+def test_idle_models_are_unloaded_all_at_once():
+    idle = [{"kind": "checkpoint", "bytes": 2 * GIB}, {"kind": "upscaler", "bytes": GIB // 2}]
+    request = a_request(idle_models=idle)
+    assert FREE_IDLE_MODELS.candidates(a_request()) == ()
+    after = FREE_IDLE_MODELS.apply(request, FREE_IDLE_MODELS.candidates(request)[0])
+    assert (FREE_IDLE_MODELS.value(request), FREE_IDLE_MODELS.value(after)) == (2, 0)
+    assert str(FREE_IDLE_MODELS.text(request, after)) == (
+        "Unload 2.5 GiB of models that this run does not use: same picture"
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "candidates"),
+    [
+        ({"hires": {"upscaler": "R-ESRGAN 4x+"}}, (128, 96, 64)),
+        ({"hires": {"upscaler": "R-ESRGAN 4x+"}, "upscaler_tile": 96}, (64,)),
+        ({"hires": {"upscaler": "R-ESRGAN 4x+"}, "upscaler_tile": 0}, (384, 256, 192, 128, 96, 64)),
+        ({"hires": {"upscaler": "Lanczos"}}, ()),
+        ({"hires": {"upscaler": "Latent"}}, ()),
+        ({"hires": {"upscaler": "R-ESRGAN 4x+"}, "mode": "img2img"}, ()),
+        ({}, ()),
+    ],
+)
+def test_an_upscaler_on_the_card_can_have_smaller_tiles(changes, candidates):
+    assert UPSCALER_TILE.candidates(a_request(**changes)) == candidates
+
+
+@pytest.mark.parametrize(
+    ("tile", "text"),
+    [
+        (None, "Upscaler tiles 192 → 96 pixels: same picture to the eye, slower upscale"),
+        (0, "Upscaler in tiles of 96 pixels: same picture to the eye, slower upscale"),
+    ],
+)
+def test_the_upscaler_step_says_what_its_tiles_were(tile, text):
+    request = a_request(hires={"upscaler": "R-ESRGAN 4x+"}, upscaler_tile=tile)
+    assert str(UPSCALER_TILE.text(request, UPSCALER_TILE.apply(request, 96))) == text
+
+
+@pytest.mark.parametrize(
+    ("model", "candidates"),
+    [
+        ({}, ("fp8",)),
+        ({"weights_dtype": "bf16"}, ("fp8",)),
+        ({"weights_dtype": "q8_0"}, ()),
+        ({"weights_dtype": "fp8"}, ()),
+        ({"storage_dtype": "nf4"}, ()),
+    ],
+)
+def test_weights_that_are_not_small_already_can_be_stored_in_fp8(model, candidates):
+    request = a_request(model={"family": "sdxl", **model})
+    assert FP8_STORAGE.candidates(request) == candidates
+    if candidates:
+        after = FP8_STORAGE.apply(request, "fp8")
+        assert (after.model.storage_dtype, after.model.weights_dtype) == ("fp8", request.model.weights_dtype)
