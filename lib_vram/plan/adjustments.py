@@ -32,6 +32,7 @@ from lib_vram.estimate.timeline import DEFAULT_TILE, computed_side
 from lib_vram.message import Message, say
 from lib_vram.plan import host_rungs
 from lib_vram.plan.levers import has_lever
+from lib_vram.plan.preferences import ANYTHING, Preferences
 from lib_vram.plan.rung import Adjustment, Candidate, always, named
 from lib_vram.request import SIZE_LIMITS, Request
 
@@ -253,6 +254,7 @@ LADDER: tuple[Adjustment, ...] = (
 )
 
 
-def offered(request: Request) -> tuple[Adjustment, ...]:
-    """Return the rungs that the host of ``request`` can really take."""
-    return tuple(rung for rung in LADDER if has_lever(request.host, rung.id))
+def offered(request: Request, preferences: Preferences = ANYTHING) -> tuple[Adjustment, ...]:
+    """Return the rungs that the host of ``request`` can really take and a person does not rule out."""
+    left_out = preferences.left_out
+    return tuple(rung for rung in LADDER if rung.id not in left_out and has_lever(request.host, rung.id))

@@ -25,10 +25,12 @@ from lib_vram.estimate.estimator import could_fit, estimate, failing_phase, meas
 from lib_vram.estimate.flags import of_forge_line
 from lib_vram.estimate.physics import COMPUTED, Physics
 from lib_vram.estimate.result import Estimate
-from lib_vram.message import say
+from lib_vram.message import Message, say
 from lib_vram.plan.adjustments import offered
 from lib_vram.plan.host_rungs import RESERVE, finer_reserves
+from lib_vram.plan.levers import LeverName
 from lib_vram.plan.otherwise import what_would_fit
+from lib_vram.plan.preferences import ANYTHING, KEPT, Preferences
 from lib_vram.plan.result import Plan, Step
 from lib_vram.plan.rung import Adjustment, Candidate
 from lib_vram.request import Request
@@ -49,18 +51,45 @@ Choices = tuple[Choice, ...]
 Ladder = tuple[Adjustment, ...]
 
 
-def make_plan(request: Request, physics: Physics = COMPUTED) -> Plan:
-    """Return the least harmful change after which ``request`` fits, or what else would help when none does."""
+def make_plan(request: Request, physics: Physics = COMPUTED, preferences: Preferences = ANYTHING) -> Plan:
+    """Return the least harmful change after which ``request`` fits, or what else would help when none does.
+
+    What ``preferences`` rule out is left alone.
+    """
     before = estimate(request, physics)
     if before.verdict in RUNS:
         return Plan(True, (), request, before)
     if measure(request, physics)[1]:
         return Plan(False, (), request, before, say("plan.when_not_known"))
-    choices = find_choices(request, before, physics)
+    choices = find_choices(request, before, physics, offered(request, preferences))
     if choices is None:
-        return Plan(False, (), request, before, what_would_fit(request, physics, _can_be_made_to_fit))
+        return Plan(False, (), request, before, _what_else(request, before, physics, preferences))
     after = apply_choices(request, choices)
     return Plan(True, _steps(request, before, choices, physics), after, estimate(after, physics))
+
+
+def _what_else(request: Request, before: Estimate, physics: Physics, preferences: Preferences) -> Message:
+    """Return what would help: first what a person rules out, then what is no change of the request."""
+    if preferences.left_out:
+        choices = find_choices(request, before, physics)
+        ruled_out = [rung.id for rung, _ in choices or () if rung.id in preferences.left_out]
+        if ruled_out:
+            return _ruled_out(preferences, ruled_out)
+
+    def can_be_made_to_fit(other: Request, physics: Physics) -> bool:
+        asked = estimate(other, physics)
+        return asked.verdict in RUNS or (find_choices(other, asked, physics, offered(other, preferences)) is not None)
+
+    return what_would_fit(request, physics, can_be_made_to_fit)
+
+
+def _ruled_out(preferences: Preferences, levers: Sequence[LeverName]) -> Message:
+    """Return that ``levers`` would do it: named by what is kept, one after the other, or as what was undone."""
+    reasons = [preferences.why(lever) for lever in levers]
+    kept = [name for name in KEPT if name in reasons]
+    if not kept:
+        return say("plan.when_not_undone")
+    return say(f"plan.when_not_kept_{kept[0]}" if len(kept) == 1 else "plan.when_not_kept")
 
 
 def find_choices(request: Request, before: Estimate, physics: Physics, ladder: Ladder | None = None) -> Choices | None:
@@ -270,8 +299,3 @@ def _saved_bytes(before: Estimate, without: Estimate, after: Estimate) -> int:
     raised = (phase for phase in without.phases if phase.peak_bytes > peaks.get(phase.name, phase.peak_bytes))
     saved = [phase.peak_bytes - now[phase.name].peak_bytes for phase in raised if phase.name in now]
     return max(saved, default=0)
-
-
-def _can_be_made_to_fit(request: Request, physics: Physics) -> bool:
-    before = estimate(request, physics)
-    return before.verdict in RUNS or find_choices(request, before, physics) is not None
