@@ -73,9 +73,9 @@ def correction(phase: PhaseEstimate, kind: str, lessons: Lessons) -> Correction:
     """Return what ``lessons`` say of ``phase``, which is of the ``kind`` that they are kept by."""
     near = _near(phase.floor_bytes, lessons.observations.get(kind, ()))
     lacks = lessons.lacks.get(kind, ())
-    lack_bytes = max((_lacking(phase, lack) for lack in lacks), default=0)
+    lack_bytes = max((0, *(_lacking(phase, lack) for lack in lacks)))
     if not near:
-        return Correction(max(0, lack_bytes), max(0, lack_bytes), has_failed=lack_bytes > 0)
+        return Correction(lack_bytes, lack_bytes, has_failed=lack_bytes > 0)
     offs = [[item.off_bytes for item in near], [_scaled(item.off_bytes, item, phase) for item in near]]
     off = _wider(phase, *(band(values) for values in offs))
     reserved = [item for item in near if item.reserved_off_bytes is not None]
@@ -84,10 +84,15 @@ def correction(phase: PhaseEstimate, kind: str, lessons: Lessons) -> Correction:
         [_scaled(item.reserved_off_bytes or 0, item, phase) for item in reserved],
     ]
     return Correction(
-        max(_sure(offs, off), lack_bytes),
-        max(_sure(reserved_offs, _wider(phase, *(band(values) for values in reserved_offs))), lack_bytes),
+        _at_least(lack_bytes, _sure(offs, off)),
+        _at_least(lack_bytes, _sure(reserved_offs, _wider(phase, *(band(values) for values in reserved_offs)))),
         off, len(near), lack_bytes > 0,
     )  # fmt: skip
+
+
+def _at_least(lack_bytes: int, more_bytes: int) -> int:
+    """Return ``more_bytes``, and no less than a failure has shown to be missing, where one has."""
+    return max(lack_bytes, more_bytes) if lack_bytes > 0 else more_bytes
 
 
 def _near(activations_bytes: int, seen: Sequence[Observation]) -> tuple[Observation, ...]:

@@ -36,7 +36,8 @@ def fault_of(text: str, expected: Estimate, done: Collection[str], stretch: str 
         seen_bytes = numbers.capacity_bytes - max(0, others_bytes - own_context_bytes)
         if seen_bytes < room_bytes - MOVED_BYTES:
             return None, "other_processes"
-        room_bytes = min(room_bytes, seen_bytes)
+        if seen_bytes > room_bytes + MOVED_BYTES:
+            room_bytes = seen_bytes  # they have given some back meanwhile, and it was not enough
     wanted_bytes = context_bytes + (numbers.allocated_bytes or 0) + (numbers.requested_bytes or 0)
     return Fault(phase.name, max(room_bytes, wanted_bytes) + 1, room_bytes), found.kind
 

@@ -1,0 +1,55 @@
+import random
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lib_vram.learning.band import SHARE, Band, band
+
+KINDS = {
+    "normal": lambda chance: chance.gauss(0, 1000),
+    "uniform": lambda chance: chance.uniform(-1000, 1000),
+    "laplace": lambda chance: chance.choice((-1, 1)) * chance.expovariate(1 / 1000),
+    "exponential": lambda chance: chance.expovariate(1 / 1000),
+}
+
+
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_fewer_than_three_values_say_nothing(count):
+    assert band([5] * count) is None
+
+
+def test_values_that_are_all_the_same_leave_no_width():
+    assert band([70, 70, 70]) == Band(70, 0)
+
+
+def test_one_outlier_among_many_moves_neither_middle_nor_width():
+    values = [100] * 39 + [5000]
+    assert band(values) == Band(100, 0)
+
+
+@pytest.mark.parametrize("count", [3, 5, 10, 18, 25, 40])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_next_value_lies_inside_in_95_of_100_cases(kind, count):
+    chance = random.Random(f"{kind} {count}")
+    inside, tries = 0, 1500
+    for _ in range(tries):
+        found = band([int(KINDS[kind](chance)) for _ in range(count)])
+        inside += abs(KINDS[kind](chance) - found.middle_bytes) <= found.half_bytes
+    assert inside / tries >= SHARE - 0.015  # 1500 tries are sure to about 1.1 %
+
+
+@given(st.lists(st.integers(-(2**33), 2**33), min_size=3, max_size=30), st.integers(-(2**33), 2**33))
+def test_a_band_moves_with_its_values(values, by):
+    before, after = band(values), band([value + by for value in values])
+    assert abs(after.middle_bytes - before.middle_bytes - by) <= 1
+    assert abs(after.half_bytes - before.half_bytes) <= 1
+
+
+def test_a_band_takes_a_fraction_of_a_millisecond():
+    values = [random.Random(1).randrange(2**32) for _ in range(40)]
+    begun = time.perf_counter()
+    for _ in range(20):
+        band(values)
+    assert (time.perf_counter() - begun) / 20 < 0.002

@@ -1,0 +1,196 @@
+import sqlite3
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lib_vram.learning import store as module
+from lib_vram.learning.record import Rescue
+from lib_vram.learning.store import Store, record_rescue, use
+from tests.learning.makers import MACHINE, failed, run
+
+ROOT = Path(__file__).resolve().parents[2]
+RESCUE = Rescue(5.0, "forge", "vae_decode", "vae_tiled", True, 2, 1.5, "sdxl")
+
+
+@pytest.fixture
+def store(tmp_path):
+    return Store(tmp_path / "history")
+
+
+def test_runs_come_back_as_they_were_kept_oldest_first(store):
+    runs = (run(at=1.0), failed(at=2.0))
+    for item in runs:
+        store.add(item)
+    assert store.runs() == runs
+
+
+def test_nothing_is_made_before_the_first_run(store):
+    assert store.runs() == ()
+    assert store.rescues() == ()
+    assert store.erase()
+    assert not store.path.parent.exists()
+
+
+def test_runs_of_another_machine_are_told_apart(store):
+    other = replace(MACHINE, driver="552.1")
+    store.add(run(at=1.0))
+    store.add(run(at=2.0, machine=other))
+    assert [item.at for item in store.runs(other.key)] == [2.0]
+
+
+def test_rescues_come_back(store):
+    store.add_rescue(RESCUE)
+    assert store.rescues() == (RESCUE,)
+
+
+def test_of_more_runs_than_are_kept_the_newest_stay(store, monkeypatch):
+    monkeypatch.setattr(module, "MOST_RUNS", 3)
+    for at in range(5):
+        store.add(run(at=float(at)))
+    assert [item.at for item in store.runs()] == [2.0, 3.0, 4.0]
+
+
+def test_erasing_leaves_nothing_in_the_file(store):
+    store.add(run(error="a-word-that-must-go"))
+    store.add_rescue(RESCUE)
+    assert b"a-word-that-must-go" in store.path.read_bytes()
+    assert store.erase()
+    assert (store.runs(), store.rescues()) == ((), ())
+    assert b"a-word-that-must-go" not in store.path.read_bytes()
+
+
+@pytest.mark.parametrize("content", [b"not a database at all, whatever its name says" * 40, b"SQLite format 3\0" * 9])
+def test_a_damaged_file_is_set_aside_once_and_a_new_one_begun(store, content, caplog):
+    store.path.parent.mkdir()
+    store.path.write_bytes(content)
+    store.add(run())
+    store.add(run())
+    assert len(store.runs()) == 2
+    aside = list(store.path.parent.glob("runs.damaged-*.sqlite3"))
+    assert [path.read_bytes() for path in aside] == [content]
+    assert store.note.key == "learning.damaged"
+    assert len(caplog.records) == 1
+
+
+def test_a_file_damaged_in_its_middle_is_set_aside(store):
+    for at in range(40):
+        store.add(run(at=float(at)))
+    whole = store.path.read_bytes()
+    store.path.write_bytes(whole[:4096] + b"\xff" * 8192 + whole[12288:])
+    store.add(run(at=99.0))
+    assert 99.0 in [item.at for item in store.runs()]
+
+
+def test_erasing_takes_what_was_set_aside_with_it(store):
+    store.path.parent.mkdir()
+    store.path.write_bytes(b"rubbish" * 500)
+    store.add(run())
+    assert store.erase()
+    assert [path.name for path in store.path.parent.iterdir()] == ["runs.sqlite3"]
+    assert store.note is None
+
+
+def test_a_file_of_a_later_version_is_left_alone(store):
+    store.path.parent.mkdir()
+    with sqlite3.connect(store.path) as file:
+        file.execute("PRAGMA user_version = 99")
+    before = store.path.read_bytes()
+    store.add(run())
+    assert store.runs() == ()
+    assert store.note.key == "learning.no_file"
+    assert store.path.read_bytes() == before
+
+
+def test_a_folder_that_cannot_be_made_is_said_once_and_nothing_else_happens(tmp_path, caplog):
+    (tmp_path / "history").write_text("a file where the folder should be")
+    store = Store(tmp_path / "history")
+    store.add(run())
+    store.add(run())
+    assert store.runs() == ()
+    assert len(caplog.records) == 1
+
+
+def test_a_row_that_a_later_version_wrote_otherwise_is_passed_over(store):
+    store.add(run())
+    with sqlite3.connect(store.path) as file:
+        file.execute("INSERT INTO runs (at, machine, family, outcome, run) VALUES (1, '', '', '', '{\"new\": 1}')")
+        file.execute("INSERT INTO runs (at, machine, family, outcome, run) VALUES (1, '', '', '', '[')")
+    assert len(store.runs()) == 1
+
+
+def test_a_file_that_is_busy_for_long_costs_one_run_and_says_so_until_it_is_free(store, monkeypatch):
+    monkeypatch.setattr(module, "WAIT_SECONDS", 0.01)
+    store.add(run(at=1.0))
+    with sqlite3.connect(store.path, isolation_level=None) as file:
+        file.execute("BEGIN EXCLUSIVE")
+        store.add(run(at=2.0))
+        assert store.note.key == "learning.no_file"
+        file.execute("COMMIT")
+    store.add(run(at=3.0))
+    assert [item.at for item in store.runs()] == [1.0, 3.0]
+    assert store.note is None
+
+
+def test_several_threads_keep_all_their_runs(store):
+    def work(number):
+        for count in range(10):
+            store.add(run(at=float(number * 100 + count)))
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(store.runs()) == 40
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from lib_vram.learning.store import Store
+from tests.learning.makers import run
+store = Store(Path(sys.argv[1]))
+for count in range(int(sys.argv[2])):
+    store.add(run(at=float(count)))
+    print(count, flush=True)
+"""
+
+
+def writer(store, count):
+    command = [sys.executable, "-c", WRITER, str(store.path.parent), str(count)]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE)
+
+
+def test_two_webuis_that_begin_the_file_together_keep_all_their_runs(store):
+    processes = [writer(store, 12) for _ in range(2)]
+    assert [process.wait(30) for process in processes] == [0, 0]
+    for process in processes:
+        process.stdout.close()
+    assert len(store.runs()) == 24
+    assert store.note is None
+
+
+def test_what_was_kept_before_a_sudden_death_is_there_afterwards(store):
+    process = writer(store, 100000)
+    for _ in range(5):
+        process.stdout.readline()
+    process.kill()
+    process.wait(10)
+    process.stdout.close()
+    assert len(store.runs(most=10**6)) >= 5
+    store.add(run(at=-1.0))
+    assert store.runs()[-1].at == -1.0
+    assert store.note is None
+
+
+def test_a_rescue_goes_to_whoever_keeps_them_and_nowhere_otherwise():
+    heard = []
+    use(heard.append)
+    record_rescue("sampling", "again", is_rescued=True, images=3)
+    use(None)
+    record_rescue("sampling", "again", is_rescued=False)
+    assert [(item.phase, item.images, item.is_rescued) for item in heard] == [("sampling", 3, True)]
