@@ -15,6 +15,8 @@ from lib_vram.request import Request
 
 TEXT_LIMIT = 64 * 1024
 """Characters of a failure that are kept: a traceback has some 10 KB."""
+LOADING = "load_checkpoint"
+"""In the journal, the phase in which a checkpoint is read outside a run."""
 MOST_OPEN = 8
 """Runs inside runs (a detailer's); more than these have been left behind by failures."""
 
@@ -76,6 +78,7 @@ class Session:
         self._errors = errors or NoErrors()
         self._lock = threading.Lock()
         self._open: list[_Open] = []
+        self._is_loading = False
         self._failure: Failure | None = None
         self.last_good: Request | None = None
         self.good_runs = 0
@@ -123,9 +126,31 @@ class Session:
             self._failure = Failure(text[-TEXT_LIMIT:], found.request if found else None, time.time())
         self._note("failed", text=text.strip().rpartition("\n")[2][:200])
 
+    def rescued(self, phase: str, line: str) -> None:
+        """Note that the run that is open ran out of memory in ``phase`` and goes on; ``line`` is what was changed."""
+        self._note("rescued", name=phase, changes=line)
+
     def phase(self, name: str) -> None:
         """Note that the run that is open has come to the phase ``name``."""
         self._note("phase", name=name)
+
+    def loading(self) -> bool:
+        """Note in the journal that a checkpoint is read outside a run; returns whether it was noted."""
+        with self._lock:
+            if self._open or self._is_loading or self.journal is None:
+                return False
+            self._is_loading = True
+        self.journal.write("run", settings={})
+        self.journal.write("phase", name=LOADING)
+        return True
+
+    def loaded(self) -> None:
+        """Note that what :meth:`loading` noted is over, unless a run has begun meanwhile."""
+        with self._lock:
+            self._is_loading = False
+            is_over = not self._open
+        if is_over and self.journal is not None:
+            self.journal.write("done")
 
     @property
     def last_failure(self) -> Failure | None:

@@ -99,3 +99,26 @@ def test_a_refused_run_is_no_failure():
     here.refused(run)
     errors.raised("Refused: it would not fit")
     assert here.last_failure is None
+
+
+def test_a_checkpoint_that_loads_outside_a_run_stands_in_the_journal():
+    here, _ = session()
+    assert here.loading()
+    assert not here.loading()
+    here.loaded()
+    assert here.journal.events == ["run", "load_checkpoint", "done"]
+
+
+def test_a_checkpoint_that_loads_within_a_run_is_the_runs_own():
+    here, _ = session()
+    here.started(object(), REQUEST)
+    assert not here.loading()
+    assert here.journal.events == ["run", "load"]
+
+
+def test_a_run_that_begins_while_a_checkpoint_loads_is_not_over_when_the_load_is():
+    here, _ = session()
+    here.loading()
+    here.started(object(), REQUEST)
+    here.loaded()
+    assert here.journal.events == ["run", "load_checkpoint", "run", "load"]

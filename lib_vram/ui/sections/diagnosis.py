@@ -10,6 +10,7 @@ from lib_vram.diagnosis.diagnosis import Diagnosis, diagnose
 from lib_vram.diagnosis.report import report
 from lib_vram.diagnosis.symptoms import Cure, cures
 from lib_vram.journal.last_session import LastSession
+from lib_vram.journal.session import LOADING
 from lib_vram.message import Message, render, sentence
 from lib_vram.message import say as message
 from lib_vram.ui.answers import GuardLike
@@ -135,7 +136,7 @@ def _last_session(guard: GuardLike, language: str) -> Html:
     steps = [cure(item, guard.host.name, language) for item in cures(row)]
     return tag(
         "div",
-        tag("p", say("last_session"), class_="vg-label"),
+        tag("p", say("last_load" if here.before.phase == LOADING else "last_session"), class_="vg-label"),
         tag("p", render(summary, language), class_="vg-summary"),
         tag("ul", *items, class_="vg-evidence"),
         *((tag("h4", say("label_fixes")), tag("ol", *steps, class_="vg-cures")) if steps else ()),
