@@ -16,6 +16,8 @@
         hr_resize_y: ["{tab}_hr_resize_y"],
         refiner_switch_at: ["{tab}_switch_at"],
         vae_tile_size: ["{tab}_vram_guard_tile_size"],
+        reserve_mb: ["{tab}_vram_guard_reserve"],
+        upscaler_tile: ["{tab}_vram_guard_upscaler_tile"],
     };
     const TEXTS = {
         prompt: ["{tab}_prompt"],
@@ -33,6 +35,12 @@
         enable_refiner: ["{tab}_enable-checkbox"],
         vae_tiled: ["{tab}_vram_guard_tiled"],
         cond_uncond_apart: ["{tab}_vram_guard_apart"],
+        unload_idle: ["{tab}_vram_guard_unload"],
+        fp8_weights: ["{tab}_vram_guard_fp8"],
+    };
+    const RADIOS = {
+        live_preview: ["{tab}_vram_guard_preview"],
+        attention: ["{tab}_vram_guard_attention"],
     };
     // Forge gives these no id: they are found by their label, in English or as the localisation shows it.
     const BY_LABEL = {
@@ -45,6 +53,7 @@
     // multidiffusion's Tiled VAE names its elements after the tab in short; older ones have a plain checkbox.
     const TILED_VAE = {txt2img: "t2i", img2img: "i2i"};
     const UNIT_ENABLED = "_controlnet_enable_checkbox";
+    const UNIT_LOW_VRAM = "controlnet_low_vram:"; // and the unit's place among those that are on
 
     const labelled = new Map(); // "scope label" → {element, looked}
     const LOOK_AGAIN_MS = 10000;
@@ -135,20 +144,28 @@
         for (const name in table) put(form, name, read(findFirst(table[name], tab)));
     }
 
-    function readControlnets(tab) {
-        const units = [];
+    function enabledUnits(tab) {
         const boxes = gradioApp().querySelectorAll(`[id^="${tab}_controlnet"][id$="${UNIT_ENABLED}"]`);
-        for (const box of boxes) {
-            if (!switchOf(box)) continue;
-            const unit = box.id.slice(0, -UNIT_ENABLED.length);
-            units.push({
-                enabled: true,
-                model: choiceOf(find(unit + "_controlnet_model_dropdown")) || "",
-                module: choiceOf(find(unit + "_controlnet_preprocessor_dropdown")) || "",
-                low_vram: switchOf(find(unit + "_controlnet_low_vram_checkbox")) || false,
-            });
-        }
-        return units;
+        return Array.from(boxes).filter(switchOf).map(box => box.id.slice(0, -UNIT_ENABLED.length));
+    }
+
+    function modelOf(unit) {
+        return choiceOf(find(unit + "_controlnet_model_dropdown")) || "";
+    }
+
+    function readControlnets(tab) {
+        return enabledUnits(tab).map(unit => ({
+            enabled: true,
+            model: modelOf(unit),
+            module: choiceOf(find(unit + "_controlnet_preprocessor_dropdown")) || "",
+            low_vram: switchOf(find(unit + "_controlnet_low_vram_checkbox")) || false,
+        }));
+    }
+
+    // The server counts the units that have a model.
+    function lowVramOf(tab, place) {
+        const unit = enabledUnits(tab).filter(id => !["", "None", "none"].includes(modelOf(id)))[place];
+        return unit ? find(unit + "_controlnet_low_vram_checkbox") : null;
     }
 
     function tiledVaeSwitch(tab) {
@@ -185,6 +202,7 @@
         readTable(form, tab, TEXTS, textOf);
         readTable(form, tab, CHOICES, choiceOf);
         readTable(form, tab, SWITCHES, switchOf);
+        readTable(form, tab, RADIOS, choiceOf);
         for (const name in BY_LABEL) {
             if (!(name in form)) put(form, name, READ[BY_LABEL[name].kind](findLabelled(tab, BY_LABEL[name])));
         }
@@ -201,18 +219,20 @@
     function elementOf(tab, name) {
         if (name === "tiled_vae") return tiledVaeSwitch(tab);
         if (name === "tiled_vae_tile") return find(`MD-${TILED_VAE[tab]}-dec-size`);
-        const ids = NUMBERS[name] || SWITCHES[name] || (name === "resize_scale" ? ["img2img_scale"] : null);
+        if (name.startsWith(UNIT_LOW_VRAM)) return lowVramOf(tab, Number(name.slice(UNIT_LOW_VRAM.length)));
+        const ids = NUMBERS[name] || SWITCHES[name] || RADIOS[name] || (name === "resize_scale" ? ["img2img_scale"] : null);
         const element = ids ? findFirst(ids, tab) : null;
         return element || (BY_LABEL[name] ? findLabelled(tab, BY_LABEL[name]) : null);
     }
 
     function value(tab, name) {
         const element = elementOf(tab, name);
+        if (name in RADIOS) return choiceOf(element);
         return isSwitch(name) ? switchOf(element) : numberOf(element);
     }
 
     function isSwitch(name) {
-        return name in SWITCHES || name === "tiled_vae" || (BY_LABEL[name] || {}).kind === "switch";
+        return name in SWITCHES || name === "tiled_vae" || name.startsWith(UNIT_LOW_VRAM) || (BY_LABEL[name] || {}).kind === "switch";
     }
 
     function setInput(input, text) {
@@ -228,6 +248,11 @@
         if (isSwitch(name)) {
             const box = switchInput(element);
             if (box && box.checked !== wanted) box.click();
+            return;
+        }
+        if (name in RADIOS) {
+            const choice = element && Array.from(element.querySelectorAll("input[type=radio]")).find(input => input.value === wanted);
+            if (choice && !choice.checked) choice.click();
             return;
         }
         const input = numberInput(element);

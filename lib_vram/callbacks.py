@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 from lib_vram.errors import HostFault
-from lib_vram.guard.argument import DEFAULT_TILE_SIZE, TILE_SIZE_LIMITS, TILE_SIZE_STEP, TITLE
+from lib_vram.guard.argument import TITLE
 from lib_vram.guard.fail_open import fail_open
 from lib_vram.guard.guard import Guard
 from lib_vram.host import detect
@@ -91,30 +91,13 @@ def controls(tab: str) -> list[Any]:
     """Create the accordion of ``tab`` and return its controls in the order of the script's arguments."""
     import gradio as gr
 
+    from lib_vram.ui import accordion
+
     active = guard()
     language = active.host.settings().language if active else "en"
-    own_tiles = active is not None and active.host.has_tiles_switch
-    own_size = active is not None and active.host.has_tile_size
-    tiled_info = "guard.tiled_info" if own_size else "guard.tiled_info_host"
-    low, high = TILE_SIZE_LIMITS
+    shown = active.host.own_controls if active else frozenset()
     with gr.Accordion(label=sentence("guard.accordion", language), open=False, visible=active is not None):
-        run = gr.Textbox(label="run", value="", visible=False, elem_id=f"{tab}_vram_guard_run")
-        tiled = gr.Checkbox(
-            label=sentence("guard.tiled", language), info=sentence(tiled_info, language),
-            value=False, visible=own_tiles, elem_id=f"{tab}_vram_guard_tiled",
-        )  # fmt: skip
-        tile_size = gr.Slider(
-            label=sentence("guard.tile_size", language), minimum=low, maximum=high, step=TILE_SIZE_STEP,
-            value=DEFAULT_TILE_SIZE, visible=own_size, elem_id=f"{tab}_vram_guard_tile_size",
-        )  # fmt: skip
-        apart = gr.Checkbox(
-            label=sentence("guard.apart", language), info=sentence("guard.apart_info", language),
-            value=False, elem_id=f"{tab}_vram_guard_apart",
-        )  # fmt: skip
-    created = [run, tiled, tile_size, apart]
-    for control in created:
-        control.do_not_save_to_config = True
-    return created
+        return accordion.controls(tab, language, shown)
 
 
 def _on_ui_settings() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 from lib_vram.estimate.result import Estimate
 from lib_vram.guard.refusal import figures
 from lib_vram.request import Request
+from lib_vram.units import MIB
 
 KEY = "VRAM Guard"
 _UNSAFE = re.compile(r"[^\w .;()><=+*/%-]", re.ASCII)
@@ -21,10 +22,17 @@ _UNSAFE = re.compile(r"[^\w .;()><=+*/%-]", re.ASCII)
 def changes_line(original: Request, changed: Request) -> str:
     """Return what a fix changed: ``batch 4x1 -> 1x4; VAE tiled 768``."""
     parts = [
+        "idle models unloaded" if original.idle_models and not changed.idle_models else "",
+        _named(original, changed, "live preview", "live_preview"),
+        _named(original, changed, "attention", "attention"),
+        _reserve(original, changed),
         _batch(original, changed),
         _vae(original, changed),
         _apart(original, changed),
         _never_oom_unet(original, changed),
+        _controlnets(original, changed),
+        _named(original, changed, "upscaler tile", "upscaler_tile"),
+        _storage(original, changed),
         _hires(original, changed),
         _size(original, changed),
     ]
@@ -53,6 +61,26 @@ def _safe(text: str) -> str:
 
 def _arrow(name: str, before: Any, after: Any) -> str:
     return f"{name} {before} -> {after}"
+
+
+def _named(original: Request, changed: Request, name: str, field: str) -> str:
+    before, after = getattr(original, field), getattr(changed, field)
+    return _arrow(name, before, after) if before != after else ""
+
+
+def _reserve(original: Request, changed: Request) -> str:
+    before, after = (-(-item.forge.inference_memory_bytes // MIB) for item in (original, changed))
+    return _arrow("kept free", before, f"{after} MiB") if before != after else ""
+
+
+def _controlnets(original: Request, changed: Request) -> str:
+    before, after = (sum(unit.low_vram for unit in item.controlnets) for item in (original, changed))
+    return "ControlNet low VRAM" if after > before else ""
+
+
+def _storage(original: Request, changed: Request) -> str:
+    before, after = original.model.storage_dtype, changed.model.storage_dtype
+    return f"weights stored in {after}" if after is not None and after != before else ""
 
 
 def _batch(original: Request, changed: Request) -> str:

@@ -122,7 +122,7 @@ class A1111(BesideTiledVae):
         return weights_dtype in levers_storage.WHOLE_TYPES and levers_storage.can_store_fp8()
 
     def idle_models(self, want: Asked) -> list[levers_idle.Idle]:
-        """Return face restorers, interrogators, other checkpoints and cached control models that ``want`` is without."""
+        """Return face restorers, interrogators, checkpoints and cached control models that ``want`` does not use."""
         files = [self.checkpoint_path(want.checkpoint), *(self.checkpoint_path(name) for name in _others(want))]
         return [*super().idle_models(want), *levers_idle.of_a1111(want, files)]
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from lib_vram.errors import BadInput
-from lib_vram.guard.argument import DEFAULT_TILE_SIZE, RunArgument
+from lib_vram.guard.argument import ATTENTIONS, DEFAULT_TILE_SIZE, PREVIEWS, RunArgument
 from lib_vram.request import Hires, Mode
 
 NO_NAME = ("", "None", "none", "Use same checkpoint")
@@ -38,6 +38,7 @@ class Asked:
     checkpoint: str | None = None
     refiner: str | None = None
     refiner_switch_at: float = 0.8
+    hr_checkpoint: str | None = None
     controlnets: tuple[ControlNet, ...] = ()
     tiled: bool = False
     tile_size: int = DEFAULT_TILE_SIZE
@@ -46,6 +47,14 @@ class Asked:
     inference_memory_mb: float | None = None
     never_oom_unet: bool = False
     never_oom_vae: bool = False
+    reserve_mb: float = 0
+    """What our own control wants kept free, in MiB; 0 for what the host keeps."""
+    unload_idle: bool = False
+    live_preview: str = ""
+    attention: str = ""
+    fp8_weights: bool = False
+    upscaler_tile: int = 0
+    restores_faces: bool = False
     image_size: tuple[int, int] | None = None
     """The img2img picture's own size, when the page scales it by a factor."""
 
@@ -86,6 +95,11 @@ class Form:
         value = self._fields.get(name)
         return value if isinstance(value, str) else ""
 
+    def choice(self, name: str, choices: Sequence[str]) -> str:
+        """Return one of ``choices``, the first of them for anything else."""
+        value = self.text(name)
+        return value if value in choices else choices[0]
+
     def name(self, name: str) -> str | None:
         """Return a model's name, ``None`` when none is chosen."""
         return name_or_none(self._fields.get(name))
@@ -124,6 +138,7 @@ def from_form(tab: Mode, fields: Mapping[str, Any]) -> Asked:
         checkpoint=form.name("checkpoint"),
         refiner=form.name("refiner_checkpoint") if form.switch("enable_refiner") else None,
         refiner_switch_at=form.number("refiner_switch_at", 0.8),
+        hr_checkpoint=form.name("hr_checkpoint"),
         controlnets=tuple(
             ControlNet(unit["model"], bool(unit.get("low_vram"))) for unit in units if name_or_none(unit.get("model"))
         ),
@@ -133,6 +148,13 @@ def from_form(tab: Mode, fields: Mapping[str, Any]) -> Asked:
         gpu_weights_mb=weights if weights >= 0 else None,
         never_oom_unet=form.switch("never_oom_unet"),
         never_oom_vae=form.switch("never_oom_vae"),
+        reserve_mb=form.number("reserve_mb", 0),
+        unload_idle=form.switch("unload_idle"),
+        live_preview=form.choice("live_preview", PREVIEWS),
+        attention=form.choice("attention", ATTENTIONS),
+        fp8_weights=form.switch("fp8_weights"),
+        upscaler_tile=form.whole("upscaler_tile", 0),
+        restores_faces=form.switch("restore_faces"),
         image_size=image_size,
     )
 
@@ -176,10 +198,18 @@ def from_processing(p: Any, argument: RunArgument, controlnets: tuple[ControlNet
         checkpoint=name_or_none(overrides.get("sd_model_checkpoint")),
         refiner=name_or_none(getattr(p, "refiner_checkpoint", None)),
         refiner_switch_at=float(getattr(p, "refiner_switch_at", None) or 0.8),
+        hr_checkpoint=name_or_none(getattr(p, "hr_checkpoint_name", None)),
         controlnets=controlnets,
         tiled=argument.tiled,
         tile_size=argument.tile_size,
         apart=argument.apart,
+        reserve_mb=argument.reserve_mb,
+        unload_idle=argument.unload_idle,
+        live_preview=argument.live_preview,
+        attention=argument.attention,
+        fp8_weights=argument.fp8_weights,
+        upscaler_tile=argument.upscaler_tile,
+        restores_faces=bool(getattr(p, "restore_faces", False)),
         inference_memory_mb=float(memory_mb) if memory_mb is not None else None,
     )
 

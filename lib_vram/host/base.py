@@ -24,6 +24,8 @@ class Settings:
     refuse_api: bool = False
     """Whether an API call that will not fit is refused with an error instead of run with a warning."""
     language: str = "en"
+    keep: tuple[str, ...] = ()
+    """What a plan never changes: names of ``lib_vram.plan.preferences.KEPT``."""
 
 
 @dataclass(frozen=True)

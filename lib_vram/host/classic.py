@@ -25,7 +25,7 @@ class Classic(LdmPatched):
             "vae": {"dtype": self.vae_dtype(card)},
             "batch_cond_uncond": not want.apart,
             "forge": {
-                "inference_memory_bytes": self.reserve_bytes(),
+                "inference_memory_bytes": self.reserve_asked(want),
                 "never_oom_vae": want.never_oom_vae or tiled,
                 "never_oom_unet": want.never_oom_unet,
             },
@@ -47,13 +47,14 @@ class Classic(LdmPatched):
         return [vae, *super().lever_pairs(original, changed)]
 
     def prepare_run(self, p: Any, request: Request | None) -> None:
-        """Set *Never OOM*'s switches, the reserve and the separate cond and uncond for the run of ``p``."""
+        """Switch on what ``request`` asks for in the run of ``p``, on top of what all hosts have."""
+        super().prepare_run(p, request)
         argument = units.own_argument(p)
         apart = not request.batch_cond_uncond if request else argument.apart
         wanted = {VAE: argument.tiled}
         if request is not None:
             wanted = {UNET: request.forge.never_oom_unet, VAE: request.forge.never_oom_vae}
-            self.reserve(p, request.forge.inference_memory_bytes)
+        self.reserve(p, request.forge.inference_memory_bytes if request else self.reserve_asked(self.asked(p)))
         if not _can_tile(p.width, p.height):
             wanted.pop(VAE)
         self.never_oom(p, wanted)

@@ -79,6 +79,15 @@ class Patches:
 
         self._undo.append(undo)
 
+    def call_when_undone(self, action: Callable[[], object]) -> None:
+        """Call ``action``, once, when its turn to be undone comes: after what was changed later is as it was."""
+
+        def undo() -> bool:
+            action()
+            return True
+
+        self._undo.append(undo)
+
     def undo(self) -> bool:
         """Undo everything, the last change first; a second call tries again what was covered by somebody else's.
 
@@ -116,8 +125,6 @@ class Run:
         self._on_p: list[tuple[str, Callable[[], Any], Callable[[], Any]]] = []
         self.job: float | None = None
         """Which of the host's jobs the run belongs to; runs inside a run share it."""
-        self.kept_bytes = 0
-        """What this run has the host keep free while it samples, beyond the host's own reserve; 0 for nothing."""
 
     def end(self) -> bool:
         """Undo what ends with the run; wrappers that others still hold pass through from now on.

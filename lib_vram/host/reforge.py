@@ -24,7 +24,7 @@ class Reforge(BesideTiledVae, LdmPatched):
 
     name: HostName = "reforge"
     title = "reForge"
-    has_tiles_switch = has_tile_size = True
+    own_controls = LdmPatched.own_controls | {"tiled", "tile_size"}
 
     def host_part(self, want: Asked, card: Card) -> dict[str, Any]:
         """Return the VAE with our tiles, the reserve, and whether cond and uncond go together."""
@@ -34,7 +34,7 @@ class Reforge(BesideTiledVae, LdmPatched):
         return {
             "vae": vae,
             "batch_cond_uncond": not want.apart,
-            "forge": {"inference_memory_bytes": self.reserve_bytes(), "never_oom_unet": want.never_oom_unet},
+            "forge": {"inference_memory_bytes": self.reserve_asked(want), "never_oom_unet": want.never_oom_unet},
         }
 
     def vae_dtype_to_come(self) -> Any:
@@ -44,13 +44,14 @@ class Reforge(BesideTiledVae, LdmPatched):
         return memory.vae_dtype(memory.vae_device(), [memory.torch.bfloat16, memory.torch.float32])
 
     def prepare_run(self, p: Any, request: Request | None) -> None:
-        """Switch on our tiles, the reserve and the separate cond and uncond for the run of ``p``."""
+        """Switch on what ``request`` asks for in the run of ``p``, on top of what all hosts have."""
+        super().prepare_run(p, request)
         argument = units.own_argument(p)
         apart = not request.batch_cond_uncond if request else argument.apart
         tiled = request.vae.tiled if request else argument.tiled
+        self.reserve(p, request.forge.inference_memory_bytes if request else self.reserve_asked(self.asked(p)))
         if request is not None:
             self.never_oom(p, {UNET: request.forge.never_oom_unet})
-            self.reserve(p, request.forge.inference_memory_bytes)
         if self.installed_tile(p, request) is None and tiled:
             own_tiles(self.runs.of(p), (request.vae.tile_size if request else None) or argument.tile_size)
         if apart:

@@ -54,16 +54,27 @@ def own_argument(p: Any) -> RunArgument:
 
 def controlnets(p: Any) -> tuple[ControlNet, ...]:
     """Return the enabled ControlNet units with a model, from unit objects or the API's dicts."""
-    found = [_unit(argument) for argument in arguments_of(p, CONTROLNET)]
-    return tuple(unit for unit in found if unit is not None)
+    return tuple(ControlNet(str(_values(unit)["model"]), is_low_vram(unit)) for _, unit in enabled_units(p))
 
 
-def _unit(argument: Any) -> ControlNet | None:
-    values = argument if isinstance(argument, Mapping) else getattr(argument, "__dict__", {})
-    model = name_or_none(values.get("model"))
-    if model is None or not values.get("enabled", isinstance(argument, Mapping)):
-        return None
-    return ControlNet(model, bool(values.get("low_vram", values.get("lowvram", False))))
+def enabled_units(p: Any) -> tuple[tuple[int, Any], ...]:
+    """Return the same units as they are, each with its position among the script's arguments."""
+    return tuple((place, unit) for place, unit in enumerate(arguments_of(p, CONTROLNET)) if _is_enabled(unit))
+
+
+def is_low_vram(unit: Any) -> bool:
+    """Whether *Low VRAM* of a unit is ticked."""
+    values = _values(unit)
+    return bool(values.get("low_vram", values.get("lowvram", False)))
+
+
+def _is_enabled(unit: Any) -> bool:
+    values = _values(unit)
+    return name_or_none(values.get("model")) is not None and bool(values.get("enabled", isinstance(unit, Mapping)))
+
+
+def _values(unit: Any) -> Mapping[str, Any]:
+    return unit if isinstance(unit, Mapping) else getattr(unit, "__dict__", {})
 
 
 def tiled_vae_tile(p: Any) -> int | None:

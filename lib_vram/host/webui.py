@@ -27,6 +27,7 @@ from lib_vram.units import MIB
 
 MODE_KEY = "vram_guard_mode"
 REFUSE_KEY = "vram_guard_refuse_api"
+KEEP_KEY = "vram_guard_keep"
 MODES: tuple[GuardMode, ...] = ("off", "show", "ask", "fix")
 
 WHAT_IS_ASKED = (
@@ -77,6 +78,7 @@ class WebUI(owners.LookedAt):
             mode=mode if mode in MODES else "ask",
             refuse_api=bool(self.option(REFUSE_KEY, False)),
             language=language_of(self.option("localization", None)),
+            keep=_names(self.option(KEEP_KEY, ())),
         )
 
     def card(self) -> Card | None:
@@ -444,6 +446,11 @@ class WebUI(owners.LookedAt):
             self.runs.end_left_over()
             self.runs.end(p)
             self.runs.of(p)  # every run has one, so that copies made in the middle of it are known
+
+
+def _names(value: Any) -> tuple[str, ...]:
+    """Return the names in an option that is a list; a settings file can hold anything."""
+    return tuple(name for name in value if isinstance(name, str)) if isinstance(value, (list, tuple)) else ()
 
 
 def _batch_pairs(original: Request, changed: Request) -> list[tuple[str, Any, Any]]:

@@ -7,12 +7,13 @@ from typing import Any
 
 import gradio as gr
 
+from lib_vram.guard.argument import NAMES
 from lib_vram.guard.guard import Guard
 from lib_vram.host.lab import CARDS, CHECKPOINTS, DEFAULT_CARD, FLAGS, HOSTS, MODES
 from lib_vram.lab import run
 from lib_vram.message import render, say
 from lib_vram.request import Mode
-from lib_vram.ui import compat, tab
+from lib_vram.ui import accordion, compat, tab
 from lib_vram.ui.html import tag
 from lib_vram.units import GIB, MIB
 
@@ -31,6 +32,11 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "batch": {"width": 1024, "height": 1024, "batch_size": 16, "batch_count": 1, "enable_hr": False},
     "hires": {"width": 832, "height": 1216, "batch_size": 1, "batch_count": 1, "enable_hr": True},
 }
+OWN_FIELDS = {"tiled": "vae_tiled", "tile_size": "vae_tile_size", "apart": "cond_uncond_apart"}
+"""Names in the form of the controls of our accordion; the others are called as in the run's argument."""
+A1111_CONTROLS = ("tiled", "tile_size", "attention")
+SHOWN = frozenset(NAMES) - {"mode", "reserve_mb", "unload_idle"}
+"""The Lab has *GPU Weights* for the reserve, and no models of earlier work."""
 _FONTS = ("system-ui", "-apple-system", "Segoe UI", "Roboto", "Ubuntu", "sans-serif")
 """Fonts of this machine: gradio's own would come from another one."""
 
@@ -152,7 +158,7 @@ def _generation_tab(page: Page, name: Mode) -> None:
             _accordions(page, name, fields)
         with gr.Column(scale=4, elem_id=f"{name}_results"):
             outputs = _results(page, name)
-    run_argument = gr.Textbox("", visible=False, elem_id=f"{name}_vram_guard_run", label="run")
+    run_argument = fields.pop("mode")
     inputs = {**page.shared, **fields}
     handler = _handler(page, name, list(inputs))
     for pressed in (generate.click, fields["prompt"].submit):
@@ -226,18 +232,13 @@ def _accordions(page: Page, name: str, fields: Fields) -> None:
     with gr.Accordion("ControlNet", open=False):
         for unit in range(UNITS):
             _control_unit(f"{name}_controlnet_ControlNet-{unit}", unit, fields)
-    with gr.Accordion("VRAM Guard", open=False) as own:
-        fields["vae_tiled"] = gr.Checkbox(False, label="Tiled VAE decode", elem_id=f"{name}_vram_guard_tiled")
-        fields["vae_tile_size"] = gr.Slider(
-            256, 2048, value=768, step=64, label="Tile size (pixels)", elem_id=f"{name}_vram_guard_tile_size"
-        )
-        fields["cond_uncond_apart"] = gr.Checkbox(
-            False, label="Cond and uncond one after the other", elem_id=f"{name}_vram_guard_apart"
-        )
+    with gr.Accordion("VRAM Guard", open=False):
+        made = dict(zip(NAMES, accordion.controls(name, page.language, SHOWN), strict=True))
+    fields |= {OWN_FIELDS.get(key, key): control for key, control in made.items()}
     with gr.Accordion("Never OOM Integrated", open=False, visible=False) as never_oom:
         fields["never_oom_unet"] = gr.Checkbox(False, label="Enabled for UNet (always maximize offload)")
         fields["never_oom_vae"] = gr.Checkbox(False, label="Enabled for VAE (always tiled)")
-    page.a1111_only.append(own)
+    page.a1111_only += [made[key] for key in A1111_CONTROLS]
     page.forge_only.append(never_oom)
 
 

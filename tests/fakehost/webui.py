@@ -150,7 +150,7 @@ class FakeHost:
         self.runner = Runner(self)
         for thing in vars(module).values():
             if isinstance(thing, type) and issubclass(thing, Script) and thing is not Script:
-                self.runner.add(thing(), ["", False, 768, False])
+                self.runner.add(thing(), ["", False, 768, False, 0, False, "", "", False, 0])
         for script, defaults in [*self.own_scripts(), (ControlNetScript(), [None, None])]:
             self.runner.add(script, defaults)
 

@@ -74,22 +74,22 @@ def test_the_settings_are_a_short_section_of_our_own(fake, gradio):
 
 
 @pytest.mark.parametrize("tab", ["txt2img", "img2img"])
-def test_the_accordion_has_four_controls_in_the_order_of_the_arguments(fake, gradio, tab):
+def test_the_accordion_has_its_controls_in_the_order_of_the_arguments(fake, gradio, tab):
     made = callbacks.controls(tab)
-    names = ["run", "tiled", "tile_size", "apart"]
+    names = ["run", "tiled", "tile_size", "apart", "reserve", "unload", "preview", "attention", "fp8", "upscaler_tile"]
     assert [item.named["elem_id"] for item in made] == [f"{tab}_vram_guard_{name}" for name in names]
-    assert [item.value for item in made] == ["", False, 768, False]
+    assert [item.value for item in made] == ["", False, 768, False, 0, False, "", "", False, 0]
     assert not made[0].named["visible"]
 
 
 def test_our_tiled_switch_is_shown_where_the_host_has_none_and_its_size_where_tiles_are_ours(fake, gradio):
-    _, tiled, tile_size, _ = callbacks.controls("txt2img")
+    _, tiled, tile_size, *_ = callbacks.controls("txt2img")
     shown = {"forge": (False, False), "classic": (False, False), "neo": (True, False)}.get(fake.name, (True, True))
     assert (tiled.named["visible"], tile_size.named["visible"]) == shown
 
 
 def test_no_argument_of_gradio_is_used_that_one_of_its_versions_lacks(fake, gradio):
-    common = {"label", "info", "value", "visible", "elem_id", "minimum", "maximum", "step"}
+    common = {"label", "info", "value", "visible", "elem_id", "minimum", "maximum", "step", "choices"}
     for item in callbacks.controls("txt2img"):
         assert set(item.named) <= common
 
