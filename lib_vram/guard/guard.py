@@ -15,6 +15,7 @@ from lib_vram.guard.check import Check
 from lib_vram.guard.fail_open import fail_open
 from lib_vram.guard.learned import Learned
 from lib_vram.guard.refusal import lift, refusal_text, refuse, steps_text, wont_fit
+from lib_vram.guard.undone import Undone
 from lib_vram.host.failures import WebuiErrors
 from lib_vram.journal.recorder import open_journal
 from lib_vram.journal.session import Session
@@ -22,6 +23,7 @@ from lib_vram.live.watch import Watch
 from lib_vram.machine.torch_other import why_no_card
 from lib_vram.message import Message, render, say
 from lib_vram.plan.result import Plan
+from lib_vram.plan.preferences import ANYTHING, Preferences
 from lib_vram.request import Mode, Request
 
 if TYPE_CHECKING:
@@ -37,11 +39,11 @@ def estimate(request: Request) -> Estimate:
     return compute(request)
 
 
-def make_plan(request: Request) -> Plan:
+def make_plan(request: Request, preferences: Preferences = ANYTHING) -> Plan:
     """Return what would make ``request`` fit. Imported when first asked for, as :func:`estimate` is."""
     from lib_vram.plan.search import make_plan as search
 
-    return search(request)
+    return search(request, preferences=preferences)
 
 
 def _check_fault(fault: Exception, *_: Any) -> Check:
@@ -61,9 +63,10 @@ def _take_back(fault: Exception, guard: Guard, p: Any, argument: RunArgument) ->
 class Guard:
     """One guard for a host. Between runs it keeps the host, and what this session's runs came to."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: Host, undone: Undone | None = None) -> None:
         self.host = host
         self.session = Session(WebuiErrors())
+        self.undone = undone or Undone()
         self.live = Watch(host)
         self.learned = Learned(host, estimate)
         self.session.hears = self._hear
@@ -84,7 +87,12 @@ class Guard:
         return self.learned.corrected(estimate(request), request)
 
     def _plan(self, request: Request, result: Estimate) -> Plan:
-        return self.learned.plan(request, result, make_plan)
+        preferences = self.preferences()
+        return self.learned.plan(request, result, lambda asked: make_plan(asked, preferences))
+
+    def preferences(self) -> Preferences:
+        """Return what a plan that nobody asked for by name must leave alone: by the settings, and as often undone."""
+        return Preferences.of(self.host.settings().keep, self.undone.too_often())
 
     def _hear(self, event: str, values: Mapping[str, Any]) -> None:
         """Pass an event of the session on to those who follow a run."""

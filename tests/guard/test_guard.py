@@ -22,14 +22,14 @@ def estimate_of(request, limit_batch=1):
     return Estimate(verdict, 7 * GIB, "vae_decode", 8 * GIB, 0, 0, (PHASE,))
 
 
-def plan_of(request):
+def plan_of(request, preferences=None):
     """Batch size into batch count."""
     changed = request.replace(batch_size=1, batch_count=request.images)
     step = Step("batch_to_count", "batch_size", request.batch_size, 1, GIB, "time", say("test.step"))
     return Plan(True, (step,), changed, estimate_of(changed))
 
 
-def no_plan(request):
+def no_plan(request, preferences=None):
     """Nothing helps."""
     return Plan(False, (), request, estimate_of(request), say("test.nothing_helps"))
 
@@ -40,9 +40,9 @@ def computed(monkeypatch):
     calls = {"estimate": 0, "plan": 0}
 
     def counted(name, function):
-        def call(request):
+        def call(request, *preferences):
             calls[name] += 1
-            return function(request)
+            return function(request, *preferences)
 
         return call
 

@@ -30,7 +30,7 @@ def too_large(monkeypatch):
         fits = request.batch_size == 1 and not request.batch_cond_uncond
         return Estimate("fits" if fits else "wont_fit", 7 * GIB, "vae_decode", 8 * GIB, 0, 0, (PHASE,))
 
-    def plan_of(request):
+    def plan_of(request, preferences=None):
         changed = request.replace(batch_size=1, batch_count=request.images, batch_cond_uncond=False)
         step = Step("batch_to_count", "batch_size", request.batch_size, 1, GIB, "time", say("test.step"))
         return Plan(True, (step,), changed, estimate_of(changed))

@@ -57,7 +57,7 @@ def too_large(monkeypatch, hires):
         fits = request.batch_size == 1 and request.width <= 448
         return Estimate("fits" if fits else "wont_fit", 7 * GIB, "vae_decode", 8 * GIB, 0, 0, (PHASE,))
 
-    def plan_of(request):
+    def plan_of(request, preferences=None):
         changed = request.replace(width=448, height=320, batch_size=1, batch_count=request.images)
         changed = changed.replace(hires=hires) if request.hires else changed
         step = Step("batch_to_count", "batch_size", request.batch_size, 1, GIB, "time", say("test.step"))
