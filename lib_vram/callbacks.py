@@ -17,6 +17,7 @@ from lib_vram.guard.argument import TITLE
 from lib_vram.guard.fail_open import fail_open
 from lib_vram.guard.guard import Guard
 from lib_vram.host import detect
+from lib_vram.host.rescue_keys import RESCUE_KEY
 from lib_vram.host.webui import MODE_KEY, MODES, REFUSE_KEY
 from lib_vram.message import sentence
 
@@ -42,6 +43,7 @@ def register() -> None:
     if active is None:
         return
     active.start()
+    _start_rescue(active)
     with ThreadPoolExecutor(max_workers=1) as short_stack:
         short_stack.submit(_register_with, script_callbacks).result()
 
@@ -57,6 +59,20 @@ def _register_with(script_callbacks: Any) -> None:
     script_callbacks.on_ui_tabs(_on_ui_tabs)
     script_callbacks.on_app_started(_on_app_started)
     script_callbacks.on_script_unloaded(_on_script_unloaded)
+
+
+@lru_cache(maxsize=1)
+def _rescuer(active: Guard) -> Any:
+    """Return what rescues the runs of this host."""
+    from lib_vram.host.rescue import Rescuer
+
+    return Rescuer(active.host, active.session.rescued)
+
+
+@fail_open(instead=lambda *_: None)
+def _start_rescue(active: Guard) -> None:
+    """Put the rescue in place, around what the guard itself has put there."""
+    _rescuer(active).start()
 
 
 def before_process(p: Any, arguments: Sequence[Any]) -> None:
@@ -116,6 +132,7 @@ def _on_ui_settings() -> None:
     shared.opts.add_option(
         REFUSE_KEY, shared.OptionInfo(False, sentence("guard.setting_refuse_api", language), section=SECTION)
     )
+    shared.opts.add_option(RESCUE_KEY, shared.OptionInfo(True, sentence("rescue.setting", language), section=SECTION))
 
 
 def _on_ui_tabs() -> list[tuple[Any, str, str]]:
@@ -158,6 +175,8 @@ def _on_model_loaded(sd_model: Any) -> None:
 def _on_script_unloaded() -> None:
     active = guard()
     if active is not None:
+        _rescuer(active).stop()
         active.stop()
+        _rescuer(active).stop()  # again: a change of a run that was going on may have covered it
     if _measurer.cache_info().currsize and _measurer() is not None:
         _measurer().stop()

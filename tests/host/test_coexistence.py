@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from types import SimpleNamespace
 
 import pytest
@@ -78,6 +79,7 @@ def watched(fake):
         "modules.processing": "process_images",
     }
     found = {name: vars(fake.modules[name]).get(member) for name, member in names.items() if name in fake.modules}
+    found = {name: inspect.unwrap(it) if callable(it) else it for name, it in found.items()}  # what lasts is rewrapped
     return found, {key: fake.opts.data.get(key) for key in ("batch_cond_uncond", "forge_inference_memory")}
 
 
