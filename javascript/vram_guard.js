@@ -27,6 +27,7 @@
             this.retryAt = 0;
             this.askedAt = 0;
             this.undo = null;
+            this.fixedBy = []; // the steps that the last fix took
             this.records = []; // what fixes have changed, while the fields still say so
             this.saidPrint = undefined;
             this.waiting = [];

@@ -130,6 +130,7 @@
         const writes = state.answer.writes;
         const text = state.answer.changed_text;
         const record = state.answer.record;
+        const steps = state.answer.plan.steps.map(step => step.id);
         const before = writes.map(write => ({field: write.field, value: guard.fields.value(state.tab, write.field)}));
         await writeAll(state.tab, writes);
         const refused = writes.find(write => !guard.fields.holds(state.tab, write.field, write.value));
@@ -140,6 +141,7 @@
             return false;
         }
         state.keepRecord(record, writes);
+        state.fixedBy = steps;
         await sleep(SETTLE_MS);
         state.said(text, before);
         return true;
@@ -153,6 +155,7 @@
     async function undo(state) {
         const before = state.undo;
         if (!before) return;
+        guard.undone.note(state.fixedBy);
         await writeAll(state.tab, before.slice().reverse());
         state.endOfRecord();
         state.said(guard.texts.undone, null);
