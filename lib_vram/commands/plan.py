@@ -14,7 +14,12 @@ if TYPE_CHECKING:
     from lib_vram.plan.result import Plan, Step
 
 NAME = "plan"
-add_options = estimate.add_options
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add this command's arguments to ``parser``."""
+    estimate.add_options(parser)
+    parser.add_argument("--keep", default="", metavar="size,batch,…", help=sentence("plan.cli_keep"))
 
 
 def run(arguments: argparse.Namespace) -> Reply:
@@ -23,10 +28,13 @@ def run(arguments: argparse.Namespace) -> Reply:
     Raises:
         BadInput: the request is not usable; ``NotReady`` when nothing of it can be computed yet.
     """
+    from lib_vram.plan.preferences import keep_of
+
+    preferences = keep_of([name.strip() for name in arguments.keep.split(",") if name.strip()], "--keep")
     request = read_request(arguments.request)
     from lib_vram.plan.search import make_plan
 
-    plan = make_plan(request)
+    plan = make_plan(request, preferences=preferences)
     estimate.refuse_unready(request, plan.estimate)
     return Reply(plan.to_dict(arguments.language), text_of(plan, arguments.language))
 

@@ -56,12 +56,12 @@ ANYTHING = Preferences()
 """A plan may touch everything."""
 
 
-def keep_of(value: Any) -> Preferences:
-    """Return the preferences that a program gives: a list of names of :data:`KEPT`.
+def keep_of(value: Any, field: str = "keep") -> Preferences:
+    """Return the preferences that a program gives in ``field``: a list of names of :data:`KEPT`.
 
     Raises:
         BadInput: it is something else.
     """
     if not isinstance(value, (list, tuple)) or any(name not in KEPT for name in value):
-        raise BadInput("keep", got=value, takes=f"a list of {', '.join(KEPT)}")
+        raise BadInput(field, got=value, takes=f"a list of {', '.join(KEPT)}")
     return Preferences.of(value)

@@ -1,0 +1,38 @@
+"""``plan --keep`` leaves alone what it names."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from lib_vram.commands.run import main
+
+GIB = 1024**3
+
+
+@pytest.fixture
+def request_file(tmp_path):
+    path = tmp_path / "request.json"
+    request = {
+        "device": {"total_bytes": 8 * GIB}, "model": {"family": "sdxl"},
+        "width": 1024, "height": 1024, "batch_size": 4,
+    }  # fmt: skip
+    path.write_text(json.dumps(request))
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("keep", "steps"),
+    [("", ["batch_to_count", "vae_tiled"]), (" size, batch", ["cond_uncond_apart", "vae_tiled"])],
+)
+def test_what_is_kept_is_not_changed(capsys, request_file, keep, steps):
+    assert main(["plan", request_file, "--keep", keep, "--json"]) == 0
+    assert [step["id"] for step in json.loads(capsys.readouterr().out)["steps"]] == steps
+
+
+def test_an_unknown_name_is_refused_in_one_line(capsys, request_file):
+    assert main(["plan", request_file, "--keep", "size,colour"]) == 2
+    assert capsys.readouterr().err == (
+        "vram-guard: --keep: got ['size', 'colour'], takes a list of size, batch, hires, controlnet, precision\n"
+    )
