@@ -74,7 +74,9 @@ class A1111(BesideTiledVae):
         from modules import sd_hijack
 
         optimizer = sd_hijack.current_optimizer
-        if optimizer is None or stands_in(card) or levers_attention.OPTION in self.meanwhile:
+        if levers_attention.BEFORE in self.meanwhile:
+            return str(self.meanwhile[levers_attention.BEFORE])
+        if optimizer is None or stands_in(card):
             return self._attention_to_come()
         return _ATTENTION.get(optimizer.name, "sdpa")
 
@@ -131,8 +133,9 @@ class A1111(BesideTiledVae):
         super().prepare_run(p, request)
         levers = levers_of(request, self.asked(p))
         card = self.card()
-        if levers.attention and (card is None or levers.attention != self.attention(card)):
-            levers_attention.compute_with(self, p, levers.attention)
+        now = self.attention(card) if card else ""
+        if levers.attention and levers.attention != now:
+            levers_attention.compute_with(self, p, levers.attention, now)
         if levers.stores_fp8 and levers_storage.can_store_fp8():
             levers_storage.a1111_in_fp8(self, p)
         levers_controlnet.leave_between_steps(p, levers.low_vram_units)

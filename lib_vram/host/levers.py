@@ -29,13 +29,14 @@ class Levers:
 
 def levers_of(request: Request | None, want: Asked) -> Levers:
     """Return what ``request`` asks for; without one, what the run's own argument (in ``want``) asks for."""
+    own_tile = want.upscaler_tile or None
     if request is None:
-        return Levers(want.live_preview, want.attention, want.fp8_weights, want.upscaler_tile or None, want.unload_idle)
+        return Levers(want.live_preview, want.attention, want.fp8_weights, own_tile, want.unload_idle)
     return Levers(
         live_preview=request.live_preview,
         attention=request.attention,
         stores_fp8=request.model.storage_dtype == "fp8",
-        upscaler_tile=request.upscaler_tile,
+        upscaler_tile=own_tile if request.upscaler_tile is None else request.upscaler_tile,
         unload_idle=not request.idle_models,
         low_vram_units=tuple(place for place, unit in enumerate(request.controlnets) if unit.low_vram),
     )

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from lib_vram.host.webui import WebUI
 
 OPTION = "cross_attention_optimization"
+BEFORE = "attention before the run"
+"""Among what the host remembers of the settings: the attention that computes when no run has another."""
 NAMES = {
     "xformers": ("xformers",), "sdpa": ("sdp", "sdp-no-mem"), "sub_quad": ("sub-quadratic",),
     "split": ("Doggettx", "InvokeAI", "V1"),
@@ -21,8 +23,8 @@ NAMES = {
 logger = logging.getLogger("vram_guard")
 
 
-def compute_with(host: WebUI, p: Any, wanted: str) -> None:
-    """Let the run of ``p`` compute with the attention ``wanted``, if this machine has it."""
+def compute_with(host: WebUI, p: Any, wanted: str, now: str) -> None:
+    """Let the run of ``p`` compute with the attention ``wanted`` in place of ``now``, if this machine has it."""
     from modules import sd_hijack
 
     names = NAMES.get(wanted, ())
@@ -30,7 +32,9 @@ def compute_with(host: WebUI, p: Any, wanted: str) -> None:
     if not found:
         logger.info("VRAM Guard: there is no attention %s here", wanted)
         return
-    host.runs.of(p).of_run.call_when_undone(_as_in_the_settings)
+    changes = host.runs.of(p).of_run
+    changes.call_when_undone(_as_in_the_settings)
+    changes.set_item(host.meanwhile, BEFORE, now)
     host.hold_option(p, OPTION, found[0].title())
     _as_in_the_settings()
 

@@ -253,16 +253,15 @@ class Neo(WebUI):
         return init_in_tiles
 
     def _reserve_asked(self, want: Asked) -> int:
-        """Return what ``want`` has kept free: our own control's figure, else Neo's."""
-        return int(want.reserve_mb) * MIB or self._own_reserve()
+        """Return what ``want`` has kept free: our own control's figure where that is more than Neo's."""
+        return max(int(want.reserve_mb) * MIB, self._own_reserve())
 
     @staticmethod
     def _own_reserve() -> int:
         from backend import memory_management
 
-        own = getattr(memory_management.extra_reserved_memory, RESERVED_BEFORE, memory_management.extra_reserved_memory)
-        ours = memory_management.extra_reserved_memory()
-        return int(memory_management.minimum_inference_memory() - ours + own())
+        now = memory_management.minimum_inference_memory() - memory_management.extra_reserved_memory()
+        return int(now + _reserved_before(memory_management)())
 
     def _keep_free(self, p: Any, wanted_bytes: int) -> None:
         """Have Neo keep ``wanted_bytes`` free in every phase of the run of ``p``: it looks its figure up each time.
@@ -273,17 +272,21 @@ class Neo(WebUI):
         from backend import memory_management
 
         own_bytes = self._own_reserve()
-        if wanted_bytes == own_bytes:
+        if wanted_bytes <= own_bytes:
             return
-        before = getattr(memory_management.extra_reserved_memory, RESERVED_BEFORE, None)
-        before = before or memory_management.extra_reserved_memory
-        reserved = max(0.0, before() + wanted_bytes - own_bytes)
+        before = _reserved_before(memory_management)
+        reserved = before() + wanted_bytes - own_bytes
 
         def extra_reserved_memory() -> float:
             return reserved
 
         vars(extra_reserved_memory)[RESERVED_BEFORE] = before
         self.runs.of(p).of_run.set_attribute(memory_management, "extra_reserved_memory", extra_reserved_memory)
+
+
+def _reserved_before(memory: Any) -> Callable[[], float]:
+    """Return Neo's own function for what it reserves, from below ours where that lies over it."""
+    return getattr(memory.extra_reserved_memory, RESERVED_BEFORE, memory.extra_reserved_memory)
 
 
 def _whole_groups(frames: int) -> int:

@@ -37,6 +37,10 @@ class Reforge(BesideTiledVae, LdmPatched):
             "forge": {"inference_memory_bytes": self.reserve_asked(want), "never_oom_unet": want.never_oom_unet},
         }
 
+    def reserve_asked(self, want: Asked) -> int:
+        """Return what ``want`` has kept free: never less than reForge keeps for its own work."""
+        return max(super().reserve_asked(want), self.reserve_bytes())
+
     def vae_dtype_to_come(self) -> Any:
         """Return the torch type in which reForge would load the VAE of SD 1, SD 2 or SDXL."""
         from ldm_patched.modules import model_management as memory

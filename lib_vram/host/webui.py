@@ -382,7 +382,7 @@ class WebUI(owners.LookedAt):
         levers = levers_of(request, want)
         levers_preview.show_less(self, p, levers.live_preview)
         hires = want.hires.upscaler if want.hires else ""
-        if request is None or levers.upscaler_tile != levers_upscaler.tile_in_settings(self, hires):
+        if levers.upscaler_tile != levers_upscaler.tile_in_settings(self, hires):
             levers_upscaler.tile_smaller(self, p, levers.upscaler_tile)
         if levers.unload_idle:
             self._send_away(self.idle_models(want))

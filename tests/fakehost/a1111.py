@@ -13,8 +13,44 @@ class FakeA1111(FakeHost):
 
     name = "a1111"
 
+    def _attention(self) -> None:
+        """Attention is what was applied last; without a selection it is the first one."""
+        sdp = SimpleNamespace(name="sdp", cmd_opt="opt_sdp_attention", title=lambda: "sdp - scaled dot product")
+        sub_quad = SimpleNamespace(name="sub-quadratic", cmd_opt=None, title=lambda: "sub-quadratic")
+        self.attentions: list[str] = []
+
+        def apply_optimizations(option: str | None = None) -> None:
+            wanted = option or self.opts.cross_attention_optimization
+            hijack.current_optimizer = next((item for item in hijack.optimizers if item.title() == wanted), sdp)
+
+        hijack = self.module(
+            "modules.sd_hijack", current_optimizer=sdp, optimizers=[sdp, sub_quad],
+            model_hijack=SimpleNamespace(apply_optimizations=apply_optimizations),
+        )  # fmt: skip
+
+    def load_model(self) -> None:
+        """Read the weights anew when they are to be stored otherwise."""
+        if self.opts.fp8_storage != self.stored:
+            self.stored = self.opts.fp8_storage
+            super().load_model()
+
+    @property
+    def is_in_fp8(self) -> bool:
+        return self.stored == "Enable"
+
+    def others_on_card(self) -> list[Any]:
+        """Return what A1111 keeps: interrogators, other checkpoints, cached control models."""
+        models = self.modules["modules.sd_models"].model_data
+        others = [item for item in getattr(models, "loaded_sd_models", ()) if item is not models.sd_model]
+        interrogator = getattr(self.modules["modules.shared"], "interrogator", None)
+        others += [getattr(interrogator, "blip_model", None)]
+        script = next(item for item in self.runner.alwayson_scripts if item.title() == "ControlNet")
+        others += [cached.model for cached in script.model_cache.values()]
+        return super().others_on_card() + [item for item in others if item is not None and item.is_on_card]
+
     def sample(self, p: Any) -> None:
         """One call of the UNet with both halves, or two with one each."""
+        self.attentions.append(self.modules["modules.sd_hijack"].current_optimizer.name)
         together = self.opts.batch_cond_uncond
         self.record.unet_batches += [2 * p.batch_size] if together else [p.batch_size, p.batch_size]
 
@@ -30,9 +66,9 @@ class FakeA1111(FakeHost):
         }
         self.opts.data_labels["batch_cond_uncond"] = SimpleNamespace(default=True)  # not in the settings file
         self.module("modules.lowvram")
-        self.module("modules.devices", dtype="torch.float16", dtype_vae="torch.float16")
-        sdp = SimpleNamespace(name="sdp", cmd_opt="opt_sdp_attention", title=lambda: "sdp - scaled dot product")
-        self.module("modules.sd_hijack", current_optimizer=sdp, optimizers=[sdp])
+        self.module("modules.devices", dtype="torch.float16", dtype_vae="torch.float16", torch_gc=lambda: None)
+        self._attention()
+        self.stored = "Disable"
         self.module("modules.launch_utils", git_tag=lambda: "v1.10.1")
         self.model = SimpleNamespace(first_stage_model=SimpleNamespace(decoder=SimpleNamespace(forward=None)))
         self.modules["modules.shared"].sd_model = self.model

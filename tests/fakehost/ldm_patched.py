@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+from tests.fakehost.forge import free_memory_of, others_loaded
 from tests.fakehost.processing import page_run
 from tests.fakehost.webui import FakeHost, Script
 
@@ -56,7 +57,9 @@ class FakeLdmPatched(FakeHost):
         self.memory: Any = self.module(
             "ldm_patched.modules.model_management", VAE_ALWAYS_TILED=False, vram_state="NORMAL_VRAM",
             minimum_inference_memory=lambda: self.own_reserve_bytes, unload_all_models=self._unload,
+            current_loaded_models=[], soft_empty_cache=lambda: None,
         )  # fmt: skip
+        self.memory.free_memory = free_memory_of(self.memory)
         self.module("modules_forge.forge_version", version="of the fake")
         self._main_thread()
 
@@ -87,6 +90,11 @@ class FakeLdmPatched(FakeHost):
         except Exception as fault:
             return f"{type(fault).__name__}: {fault}"
         return ""
+
+    def others_on_card(self) -> list[Any]:
+        """Return what the memory manager has loaded beside the model in use."""
+        sd_model = self.modules["modules.sd_models"].model_data.sd_model
+        return super().others_on_card() + others_loaded(self.memory.current_loaded_models, sd_model)
 
     def sample(self, p: Any) -> None:
         """Prepare as the hosts do, then one step with both halves."""

@@ -12,22 +12,6 @@ GIB, MIB = 1024**3, 1024**2
 RESERVED = 400 * MIB
 
 
-class Unet:
-    """A patcher: clones keep what was asked of them, ``asked`` is what Neo keeps free beside its own figure."""
-
-    def __init__(self, asked: int = 0) -> None:
-        self.asked = asked
-
-    def clone(self) -> Unet:
-        return Unet(self.asked)
-
-    def add_extra_preserved_memory_during_sampling(self, size_bytes: int) -> None:
-        self.asked += size_bytes
-
-    def memory_required(self, shape: list[int]) -> float:
-        return shape[0] * shape[-1] * shape[-2] * 2 * 0.01 * MIB
-
-
 class OutOfMemoryError(RuntimeError):
     """Stands for ``torch.OutOfMemoryError``."""
 
@@ -45,7 +29,8 @@ class FakeNeo(FakeForge):
 
     def build(self) -> None:
         """Make the modules of this host."""
-        self.kept: list[int] = []
+        self.kept: list[float] = []
+        """What stayed free in each sampling."""
         self.unloads = 0
         self.is_dead = False
         self.opts.data |= {"forge_unet_storage_dtype": "Automatic", "forge_model_mode": "local", "res_step": 64}
@@ -53,8 +38,10 @@ class FakeNeo(FakeForge):
         self.module(
             "backend.memory_management", total_vram=12288.0, VAE_ALWAYS_TILED=False,
             vae_dtype=lambda: "torch.bfloat16", extra_reserved_memory=lambda: RESERVED,
-            minimum_inference_memory=lambda: 0.8 * GIB + RESERVED,
         )  # fmt: skip
+        memory = self.modules["backend.memory_management"]
+        memory.minimum_inference_memory = lambda: 0.8 * GIB + memory.extra_reserved_memory()
+        self.manage_memory()
         flags = (
             "fp32_vae", "fp16_vae", "force_fp32", "fp32_unet", "bf16_unet", "fp16_unet", "fp8_e4m3fn_unet",
             "fp8_e5m2_unet",
@@ -136,11 +123,10 @@ class FakeNeo(FakeForge):
     def sample(self, p: Any) -> None:
         """Each pass begins with fresh copies of the patchers and tells the scripts."""
         for _ in range(2 if getattr(p, "enable_hr", False) else 1):
-            p.sd_model = SimpleNamespace(forge_objects=SimpleNamespace(unet=Unet()))
             latent = SimpleNamespace(shape=(p.batch_size, 4, p.height // 8, p.width // 8))
             for script in self.runner.alwayson_scripts:
                 hook = getattr(script, "process_before_every_sampling", None)
                 if hook is not None:
                     hook(p, *p.script_args[script.args_from : script.args_to], x=latent, noise=latent)
-            self.kept.append(p.sd_model.forge_objects.unet.asked)
+            self.kept.append(self.modules["backend.memory_management"].minimum_inference_memory())
             super().sample(p)

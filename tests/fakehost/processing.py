@@ -28,6 +28,12 @@ class Record:
     decodes: list[str] = field(default_factory=list)
     log: list[str] = field(default_factory=list)
     models_loaded: int = 0
+    options: list[dict[str, Any]] = field(default_factory=list)
+    """The host's options as they were at each sampling."""
+    weights: list[str] = field(default_factory=list)
+    """In what the model's weights were stored at each sampling."""
+    idle: list[int] = field(default_factory=list)
+    """How many models that the run does not use were on the card at each sampling."""
 
 
 @dataclass
@@ -49,6 +55,7 @@ class Processing:
     refiner_checkpoint: str | None = None
     refiner_switch_at: float | None = None
     is_api: bool = False
+    restore_faces: bool = False
     extra_generation_params: dict = field(default_factory=dict)
     comments: dict = field(default_factory=dict)
     scripts: Any = None
@@ -66,6 +73,7 @@ class Processing:
         return None
 
     def sample(self, seeds: list[int]) -> list[Any]:
+        self.host.look_around(self)
         self.host.sample(self)
         return [None] * len(seeds)
 

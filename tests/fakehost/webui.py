@@ -52,8 +52,65 @@ class Script:
 
 
 class ControlNetScript(Script):
+    """Reads its units in ``process``; keeps its models in ``model_cache``, as A1111's extension does."""
+
+    model_cache: dict[str, Any]
+
+    def __init__(self) -> None:
+        type(self).model_cache = {}
+        self.low_vram: list[bool] = []
+
     def title(self) -> str:
         return "ControlNet"
+
+    def process(self, p: Any, *units: Any) -> None:
+        self.low_vram += [bool(unit["low_vram"]) for unit in units if unit]
+
+
+class Tensor:
+    """A parameter of a model: where it lies, and its size."""
+
+    def __init__(self, device: str, size_bytes: int) -> None:
+        self.device = SimpleNamespace(type=device)
+        self.size_bytes = size_bytes
+
+    def numel(self) -> int:
+        return self.size_bytes
+
+    def element_size(self) -> int:
+        return 1
+
+
+class Module:
+    """A torch module: parameters that can be moved."""
+
+    def __init__(self, size_bytes: int, device: str = "cuda", **fields: Any) -> None:
+        self.weights = [Tensor(device, size_bytes)]
+        vars(self).update(fields)
+
+    def parameters(self) -> list[Tensor]:
+        return self.weights
+
+    def to(self, device: str) -> Module:
+        for tensor in self.weights:
+            tensor.device = SimpleNamespace(type=device)
+        return self
+
+    @property
+    def is_on_card(self) -> bool:
+        return self.weights[0].device.type == "cuda"
+
+
+class UpscalerESRGAN:
+    """An upscaler whose class has no option of its own."""
+
+
+class UpscalerDAT:
+    """One that has."""
+
+
+class UpscalerLanczos:
+    """One that needs no model."""
 
 
 class Runner:
@@ -93,7 +150,7 @@ class FakeHost:
         self.modules: dict[str, ModuleType] = {}
         self.opts = Options(
             sd_model_checkpoint="model.safetensors", live_previews_enable=True, show_progress_type="Approx NN",
-            localization="None", use_old_hires_fix_width_height=False,
+            ESRGAN_tile=192, DAT_tile=256, localization="None", use_old_hires_fix_width_height=False,
         )  # fmt: skip
         self.callbacks: dict[str, list[Any]] = {}
         self.model: Any = None
@@ -122,6 +179,21 @@ class FakeHost:
     def load_model(self) -> None:
         self.record.models_loaded += 1
 
+    @property
+    def is_in_fp8(self) -> bool:
+        """Whether the loaded model's weights are stored in fp8."""
+        return False
+
+    def others_on_card(self) -> list[Any]:
+        """Return the models on the card that belong to nothing that runs."""
+        return [item.net for item in self.modules["modules.shared"].face_restorers if item.net and item.net.is_on_card]
+
+    def look_around(self, p: Any) -> None:
+        """Record what the host is like when ``p`` is sampled."""
+        self.record.options.append(dict(self.opts.data))
+        self.record.weights.append("fp8" if self.is_in_fp8 else "fp16")
+        self.record.idle.append(len(self.others_on_card()))
+
     def settle(self, p: Any) -> None:
         """Change ``p`` as the host does between ``before_process`` and ``process``; most do nothing."""
 
@@ -147,7 +219,7 @@ class FakeHost:
         spec = importlib.util.spec_from_file_location("vram_guard_script", SCRIPT_FILE)
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
-        self.runner = Runner(self)
+        self.runner = self.modules["modules.scripts"].scripts_txt2img = Runner(self)
         for thing in vars(module).values():
             if isinstance(thing, type) and issubclass(thing, Script) and thing is not Script:
                 self.runner.add(thing(), ["", False, 768, False, 0, False, "", "", False, 0])
@@ -178,11 +250,16 @@ class FakeHost:
         styles = SimpleNamespace(apply_styles_to_prompt=lambda prompt, names: ", ".join([prompt, *names]))
         self.cmd_opts = SimpleNamespace(disable_extension_access=False, no_half=False)
         self.module(
-            "modules.shared", opts=self.opts, cmd_opts=self.cmd_opts, prompt_styles=styles,
+            "modules.shared", opts=self.opts, cmd_opts=self.cmd_opts, prompt_styles=styles, face_restorers=[],
+            sd_upscalers=[
+                SimpleNamespace(name="ESRGAN_4x", scaler=UpscalerESRGAN()),
+                SimpleNamespace(name="DAT x4", scaler=UpscalerDAT()),
+                SimpleNamespace(name="Lanczos", scaler=UpscalerLanczos()),
+            ],
             OptionInfo=lambda default, label, component=None, args=None, section=None: SimpleNamespace(
                 default=default, label=label, args=args, section=section),
         )  # fmt: skip
-        self.module("modules.scripts", Script=Script, AlwaysVisible=object())
+        self.module("modules.scripts", Script=Script, AlwaysVisible=object(), scripts_txt2img=None)
         self.module("modules.script_callbacks", **{f"on_{name}": self._callback(name) for name in (
             "model_loaded", "ui_settings", "ui_tabs", "app_started", "script_unloaded")})  # fmt: skip
         self.module(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from types import SimpleNamespace
 
 import pytest
@@ -11,10 +12,11 @@ from lib_vram.estimate.result import Estimate
 from lib_vram.host import units
 from lib_vram.machine.card import Card
 from lib_vram.plan.result import Plan
-from lib_vram.request import VaeSpec
+from lib_vram.request import IdleModel, VaeSpec
 from tests.fakehost.processing import page_run
+from tests.fakehost.webui import Module
 
-GIB = 1024**3
+GIB, MIB = 1024**3, 1024**2
 
 
 @pytest.fixture
@@ -181,3 +183,97 @@ def test_a_smaller_tile_is_written_into_the_installed_tiled_vae_as_far_as_its_sl
     host.request_from_form("txt2img", {"vae_tiled": True, "vae_tile_size": 768})
     own = {write.field: write.value for write in host.field_writes(plan, original)}
     assert own == {"vae_tile_size": smaller}
+
+
+# attention, other models, ControlNet
+
+
+def ended_how(name):
+    from tests.host.test_levers import ENDS
+
+    return ENDS[name]
+
+
+@pytest.mark.parametrize("end", ["success", "failure", "interrupt"])
+def test_another_attention_is_applied_for_one_run_and_then_the_settings_one_again(fake, host, end):
+    hijack = fake.modules["modules.sd_hijack"]
+    fake.modules["modules.sd_models"].model_data.sd_model = fake.model
+    before = hijack.current_optimizer
+    ended_how(end)(fake.make(own=[{"mode": "off", "attention": "sub_quad"}]))
+    assert fake.attentions == ["sub-quadratic"]
+    assert hijack.current_optimizer is before and fake.opts.cross_attention_optimization == "Automatic"
+
+
+def test_an_attention_that_this_machine_lacks_is_not_applied(fake, host):
+    page_run(fake.make(own=[{"mode": "off", "attention": "xformers"}]))
+    assert fake.attentions == ["sdp"] and fake.opts.cross_attention_optimization == "Automatic"
+
+
+def test_a_plan_with_another_attention_is_written_into_our_control(fake, host):
+    original = host.request_from_form("txt2img", {})
+    changed = original.replace(attention="sub_quad")
+    written = host.field_writes(Plan(True, (), changed, Estimate("fits", GIB)), original)
+    assert [(item.field, item.value) for item in written] == [("attention", "sub_quad")]
+    assert host.request_from_form("txt2img", {"attention": "sub_quad"}).attention == "sub_quad"
+
+
+def checkpoint(fake, name, **fields):
+    return Module(2 * GIB, sd_checkpoint_info=SimpleNamespace(filename=name), **fields)
+
+
+@pytest.mark.parametrize(("keeps_one", "idle"), [(False, 1), (True, 0)])
+def test_other_checkpoints_are_idle_where_the_settings_keep_them_on_the_card(fake, host, keeps_one, idle):
+    models = fake.modules["modules.sd_models"]
+    fake.opts.data["sd_checkpoints_keep_in_cpu"] = keeps_one
+    models.send_model_to_cpu = lambda model: model.to("cpu")
+    used, other = checkpoint(fake, host.checkpoint_path(None)), checkpoint(fake, "other.safetensors")
+    models.model_data = SimpleNamespace(sd_model=used, loaded_sd_models=[used, other])
+    assert host.request_from_form("txt2img", {}).idle_models == (IdleModel("checkpoint", 2 * GIB),) * idle
+    page_run(fake.make(own=[{"mode": "off", "unload_idle": True}]))
+    assert (used.is_on_card, other.is_on_card) == (True, keeps_one)
+
+
+def test_control_models_that_no_unit_uses_are_idle_and_come_back_by_themselves(fake, host):
+    script = next(item for item in fake.runner.alwayson_scripts if item.title() == "ControlNet")
+    used, idle, own = Module(700 * MIB), Module(720 * MIB), Module(10 * MIB, disable_memory_management=True)
+    script.model_cache |= {
+        name: SimpleNamespace(model=model) for name, model in (("canny", used), ("depth", idle), ("ip", own))
+    }
+    form = {"controlnets": [{"enabled": True, "model": "canny"}]}
+    assert host.request_from_form("txt2img", form).idle_models == (IdleModel("controlnet", 720 * MIB),)
+    unit = {"enabled": True, "model": "canny", "low_vram": False}
+    p = fake.make(own=[{"mode": "off", "unload_idle": True}])
+    units.with_arguments(p, "controlnet", {0: unit})
+    page_run(p)
+    assert (used.is_on_card, idle.is_on_card, own.is_on_card) == (True, False, True)
+    assert set(script.model_cache) == {"canny", "depth", "ip"}
+
+
+def test_an_interrogator_that_stayed_is_idle(fake, host):
+    fake.modules["modules.shared"].interrogator = SimpleNamespace(blip_model=Module(800 * MIB), clip_model=None)
+    assert host.request_from_form("txt2img", {}).idle_models == (IdleModel("interrogator", 800 * MIB),)
+
+
+def test_low_vram_of_units_is_ticked_on_copies(fake, host):
+    class Unit:
+        def __init__(self):
+            self.enabled, self.model, self.low_vram = True, "canny", False
+
+        def __getitem__(self, name):
+            return getattr(self, name)
+
+    kept, asked = Unit(), {"model": "depth", "low_vram": False}
+    p = fake.make()
+    units.with_arguments(p, "controlnet", {0: kept, 1: asked})
+    original = host.request_from_processing(p)
+    low = tuple(dataclasses.replace(unit, low_vram=True) for unit in original.controlnets)
+    changed = original.replace(controlnets=low)
+    written = host.field_writes(Plan(True, (), changed, Estimate("fits", GIB)), original)
+    assert [(item.field, item.value) for item in written] == [
+        ("controlnet_low_vram:0", True), ("controlnet_low_vram:1", True),
+    ]  # fmt: skip
+    host.prepare_run(p, changed)
+    fake.runner.run_hook("process", p)
+    script = next(item for item in fake.runner.alwayson_scripts if item.title() == "ControlNet")
+    assert script.low_vram == [True, True]
+    assert not kept.low_vram and not asked["low_vram"]

@@ -165,8 +165,20 @@ def test_a_stand_in_card_gets_what_forge_would_choose_there(fake, host, monkeypa
 
 
 def test_never_oom_and_gpu_weights_are_written_by_their_own_fields(host):
-    original = host.request_from_form("txt2img", {})
+    original = host.request_from_form("txt2img", {"gpu_weights_mb": 11264})
     changed = original.replace(forge=ForgeSettings(2 * GIB, never_oom_vae=True))
     writes = {item.field: (item.previous, item.value) for item in host.field_writes(
         Plan(True, (), changed, Estimate("fits", GIB)), original)}  # fmt: skip
     assert writes == {"never_oom_vae": (False, True), "gpu_weights_mb": (11264, 10240)}
+
+
+def test_a_page_without_gpu_weights_gets_the_reserve_in_our_own_control(fake, host):
+    original = host.request_from_form("txt2img", {})
+    changed = original.replace(forge=ForgeSettings(2 * GIB + 1))
+    writes = host.field_writes(Plan(True, (), changed, Estimate("fits", GIB)), original)
+    assert [(item.field, item.value) for item in writes] == [("reserve_mb", 2049)]
+    assert host.request_from_form("txt2img", {"reserve_mb": 2049}).forge.inference_memory_bytes == 2049 * 1024**2
+    p = fake.make(own=[{"mode": "off", "reserve_mb": 2049}])
+    page_run(p)
+    assert fake.record.options[-1]["forge_inference_memory"] == 2049
+    assert fake.opts.forge_inference_memory == 1024

@@ -177,22 +177,26 @@ def test_a_reserve_from_the_command_line_is_passed_on_with_its_figure(fake, host
     assert host.request_from_form("txt2img", {}).host_args == ("--reserve-vram=2.5",)
 
 
-def test_memory_is_kept_free_for_one_run_and_again_for_hires(fake, host):
+OWN = 0.8 * GIB + RESERVED
+
+
+@pytest.mark.parametrize(("asked", "kept"), [(4 * GIB, 4 * GIB), (GIB, int(OWN))])
+def test_memory_is_kept_free_for_one_run_and_again_for_hires(fake, host, asked, kept):
     p = fake.make(enable_hr=True, hr_upscaler="None")
-    host.prepare_run(p, keeping(host.request_from_processing(p), 4 * GIB))
+    host.prepare_run(p, keeping(host.request_from_processing(p), asked))
     p.sample([1])
-    need = 2 * 64 * 64 * 2 * 0.01 * MIB
-    assert fake.kept == [int(4 * GIB - RESERVED - need // 2)] * 2
+    assert [int(size) for size in fake.kept] == [kept, kept]
+    host.restore(p)
     fake.kept.clear()
     page_run(fake.make())
-    assert fake.kept == [0]
+    assert fake.kept == [OWN]
 
 
 def test_no_more_is_kept_than_neo_keeps_by_itself(fake, host):
     p = fake.make()
     host.prepare_run(p, host.request_from_processing(p))
     p.sample([1])
-    assert fake.kept == [0] and host.runs.find(p) is None
+    assert fake.kept == [OWN] and host.runs.find(p) is None
 
 
 def test_nothing_is_kept_once_the_run_has_ended(fake, host):
@@ -200,7 +204,15 @@ def test_nothing_is_kept_once_the_run_has_ended(fake, host):
     host.prepare_run(p, keeping(host.request_from_processing(p), 4 * GIB))
     host.end_run(p)
     p.sample([1])
-    assert fake.kept == [0]
+    assert fake.kept == [OWN]
+
+
+def test_a_form_that_is_looked_at_during_such_a_run_has_neos_own_figure(fake, host):
+    p = fake.make()
+    host.prepare_run(p, keeping(host.request_from_processing(p), 4 * GIB))
+    assert host.request_from_form("txt2img", {}).forge.inference_memory_bytes == int(OWN)
+    form = {"reserve_mb": 3072}
+    assert host.request_from_form("txt2img", form).forge.inference_memory_bytes == 3 * GIB
 
 
 # tiles
