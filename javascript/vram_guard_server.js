@@ -23,7 +23,7 @@
 
     // Both answer {status, body}; both raise when the server is away or answers no JSON.
     guard.server = {
-        get: name => ask(`${name}?language=${encodeURIComponent(language())}`),
+        get: (name, query) => ask(`${name}?${new URLSearchParams({...query, language: language()})}`),
         post: (name, body, waitMs) => ask(name, {
             method: "POST",
             headers: {"Content-Type": "application/json"},

@@ -30,6 +30,13 @@ class Sample:
     allocated_bytes: int | None
     others_bytes: int | None
 
+    @property
+    def in_use_bytes(self) -> int | None:
+        """What is in use without this process's cache."""
+        if self.used_bytes is None or self.reserved_bytes is None or self.allocated_bytes is None:
+            return self.used_bytes if self.used_bytes is not None else self.allocated_bytes
+        return self.used_bytes - (self.reserved_bytes - self.allocated_bytes)
+
     @classmethod
     def of(cls, at: float, holding: Holding) -> Sample:
         """Return what of ``holding`` belongs into the curve."""
@@ -71,6 +78,11 @@ class Curve:
         """Return the readings that are newer than ``since``, the oldest first."""
         with self._lock:
             return tuple(item for item in self._samples if item.at > since)
+
+    def latest_at(self) -> float:
+        """Return when the latest reading was taken, 0 before the first."""
+        with self._lock:
+            return self._samples[-1].at if self._samples else 0.0
 
     def marks(self) -> tuple[Mark, ...]:
         """Return what happened since the oldest reading, the generation at work then included."""

@@ -12,6 +12,7 @@ from lib_vram.errors import BadInput
 from lib_vram.live.curve import ENDS, FIXED, START, Curve, Mark, Sample
 from lib_vram.live.picture import Holding, Weights
 from lib_vram.machine.card import Card
+from lib_vram.machine.programs import Ended, Program, ProgramReader
 from lib_vram.machine.torch_memory import Snapshot, TorchMemory
 from lib_vram.request import Request
 
@@ -23,6 +24,8 @@ FRESH_SECONDS = 0.8
 IDLE_WEIGHTS_SECONDS = 3.0
 BUSY_WEIGHTS_SECONDS = 10.0
 """How often the models' parameters are counted while memory changes: some 10 ms for SDXL's 2500."""
+PROGRAMS_SECONDS = 3.0
+"""How often processes are asked for what they are: under Windows that takes milliseconds for each."""
 LOST_SECONDS = 5.0
 """A generation whose host is no longer at work for so long has ended without a word."""
 
@@ -54,6 +57,7 @@ class Watch:
         self._clock = clock
         self._lock = threading.Lock()
         self._state_lock = threading.Lock()
+        self._programs_lock = threading.Lock()
         self._looked_at = float("-inf")
         self._holding = Holding(None, None)
         self._weights: tuple[Weights, ...] = ()
@@ -64,6 +68,9 @@ class Watch:
         self._running = False
         self._thread: threading.Thread | None = None
         self._wake = threading.Event()
+        self._programs: tuple[Program, ...] = ()
+        self._programs_at = float("-inf")
+        self.reader = ProgramReader()
         self.curve = Curve()
 
     def now(self) -> Holding:
@@ -84,6 +91,24 @@ class Watch:
             if self._snapshot is None or memory.changes is None or memory.changes != self._snapshot_for:
                 self._snapshot, self._snapshot_for = self._host.snapshot(), memory.changes
             return self._snapshot
+
+    def programs(self) -> tuple[Program, ...]:
+        """Return the programs on the card as what they are, at most :data:`PROGRAMS_SECONDS` old."""
+        holding = self.now()
+        with self._programs_lock:
+            if self._clock() - self._programs_at >= PROGRAMS_SECONDS:
+                card = holding.card
+                made_up = card is not None and card.source == "virtual"
+                self._programs = self.reader.programs(card.holders if card else (), made_up=made_up)
+                self._programs_at = self._clock()
+            return self._programs
+
+    def end(self, pid: int, started: float) -> Ended:
+        """End a left-behind WebUI, and look at the programs anew the next time; see :meth:`ProgramReader.end`."""
+        came = self.reader.end(pid, started)
+        with self._programs_lock:
+            self._programs_at = float("-inf")
+        return came
 
     @property
     def is_running(self) -> bool:

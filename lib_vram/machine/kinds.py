@@ -16,7 +16,7 @@ _BY_NAME: dict[Kind, tuple[str, ...]] = {
         "chrome", "chromium", "chromium-browser", "google-chrome", "firefox", "firefox-esr", "firefox-bin", "msedge",
         "msedgewebview2", "microsoft-edge", "opera", "opera_gx", "brave", "brave-browser", "vivaldi", "vivaldi-bin",
         "safari", "librewolf", "waterfox", "zen", "floorp", "thorium", "arc", "webkitwebprocess",
-        "com.apple.webkit.gpu",
+        "com.apple.webkit.gpu", "virtual-browser",
     ),
     "launcher": (
         "steam", "steamwebhelper", "epicgameslauncher", "epicwebhelper", "battle.net", "eadesktop",

@@ -9,7 +9,7 @@ import importlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Literal
@@ -21,9 +21,8 @@ OLD_SECONDS = 600.0
 """A WebUI without a port is still starting for up to so long: a first start downloads for minutes."""
 SAME_START_SECONDS = 0.05
 """The same start, twice read and once written as decimal text."""
-ASK_AGAIN_SECONDS = 3.0
-SILENT_AGAIN_SECONDS = 15.0
-"""How often the processes that nobody can reach are looked for: it goes through all of them."""
+LEFT_AGAIN_SECONDS = 60.0
+"""How often left-behind WebUIs are looked for: it goes through all processes."""
 GOES_SECONDS = 3.0
 """How long an ended process may take to close by itself before it is closed."""
 
@@ -81,13 +80,19 @@ class ProgramReader:
         self._left: tuple[Program, ...] = ()
         self._left_at = float("-inf")
 
-    def programs(self, holders: Iterable[Holder], shared: dict[int, int] | None = None) -> tuple[Program, ...]:
+    def programs(
+        self, holders: Iterable[Holder], shared: Mapping[int, int] | None = None, *, made_up: bool = False
+    ) -> tuple[Program, ...]:
         """Return ``holders`` as programs, the largest first, and after them left-behind WebUIs that are not among them.
 
-        ``shared`` is what the driver has moved to RAM for each process.
+        ``shared`` is what the driver has moved to RAM for each process. The holders of a virtual card are
+        ``made_up``: their numbers mean nothing to the system.
         """
         with self._lock:
-            found = [self._program(item, (shared or {}).get(item.pid)) for item in holders]
+            if made_up:
+                found = [_made_up(item) for item in holders]
+            else:
+                found = [self._program(item, (shared or {}).get(item.pid)) for item in holders]
             known = {item.pid for item in found}
             rest = [item for item in self._left_behind() if item.pid not in known]
         return (*sorted(found, key=lambda item: -(item.used_bytes or 0)), *rest)
@@ -113,6 +118,7 @@ class ProgramReader:
             return "not_yours"
         if self._kind(psutil, process, facts) != "zombie":
             return "not_zombie"
+        self._left_at = float("-inf")
         return _closed(psutil, process)
 
     def _program(self, holder: Holder, shared_bytes: int | None) -> Program:
@@ -134,8 +140,8 @@ class ProgramReader:
         )  # fmt: skip
 
     def _left_behind(self) -> tuple[Program, ...]:
-        """Return the user's WebUIs that nobody can reach, of all processes; looked for every quarter of a minute."""
-        if self._clock() - self._left_at < SILENT_AGAIN_SECONDS:
+        """Return the user's WebUIs that nobody can reach, of all processes; looked for once a minute."""
+        if self._clock() - self._left_at < LEFT_AGAIN_SECONDS:
             return self._left
         self._left_at = self._clock()
         psutil = self._psutil()
@@ -182,7 +188,7 @@ class ProgramReader:
             return facts.kind
         if self._clock() - facts.started < OLD_SECONDS or self._is_family(psutil, process):
             return "webui"
-        return "zombie" if _has_no_port(psutil, process) else "webui"
+        return "zombie" if _answers_nowhere(psutil, process) else "webui"
 
     def _is_family(self, psutil: Any, process: Any) -> bool:
         """Whether it is a parent or a child of this process: launchers wait there, and workers belong to it."""
@@ -192,6 +198,10 @@ class ProgramReader:
         except (psutil.Error, OSError):
             return True  # not known: then it is left alone
         return process.pid in family
+
+
+def _made_up(holder: Holder) -> Program:
+    return Program(holder.pid, None, holder.name, kind_of(holder.name), used_bytes=holder.used_bytes)
 
 
 def _asked(psutil: Any, question: Callable[[], Any], instead: Any) -> Any:
@@ -215,6 +225,15 @@ def _is_own_user(psutil: Any, process: Any) -> bool:
         return False
 
 
+def _answers_nowhere(psutil: Any, process: Any) -> bool:
+    """Whether neither it nor a Python around it listens: under Windows a venv's Python is two processes."""
+    try:
+        around = [*process.children(recursive=True), *(item for item in process.parents() if is_python(item.name()))]
+    except (psutil.Error, OSError):
+        return False
+    return all(_has_no_port(psutil, item) for item in [process, *around])
+
+
 def _has_no_port(psutil: Any, process: Any) -> bool:
     """Whether it listens nowhere; where that may not be asked, it is taken to."""
     asked = getattr(process, "net_connections", None) or process.connections
@@ -228,15 +247,20 @@ def _closed(psutil: Any, process: Any) -> Ended:
     """Ask the process to end, and make it. psutil compares the time of its start once more before each signal."""
     try:
         process.terminate()
-        _, alive = psutil.wait_procs([process], timeout=GOES_SECONDS)
-        if alive:
+        if _goes_on(psutil, process):
             process.kill()
-            _, alive = psutil.wait_procs([process], timeout=GOES_SECONDS)
+            return "refused" if _goes_on(psutil, process) else "ended"
     except psutil.NoSuchProcess:
-        return "ended"
+        pass
     except (psutil.Error, OSError):
         return "refused"
-    return "refused" if alive else "ended"
+    return "ended"
+
+
+def _goes_on(psutil: Any, process: Any) -> bool:
+    """Whether it is still there after a while. One that has ended and that nobody has asked about holds nothing."""
+    _, alive = psutil.wait_procs([process], timeout=GOES_SECONDS)
+    return any(item.status() != psutil.STATUS_ZOMBIE for item in alive)
 
 
 def _psutil() -> ModuleType | None:

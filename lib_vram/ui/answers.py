@@ -7,7 +7,9 @@ from typing import Any, Protocol
 from lib_vram.diagnosis.checklist import native_size
 from lib_vram.estimate.result import Estimate
 from lib_vram.guard import infotext
+from lib_vram.guard.undone import Undone
 from lib_vram.host.base import FieldWrite, Host
+from lib_vram.live.watch import Watch
 from lib_vram.message import area
 from lib_vram.plan.result import Plan
 from lib_vram.request import Mode, Request
@@ -42,6 +44,14 @@ class GuardLike(Protocol):
     @property
     def host(self) -> Host:
         """The WebUI that it works in."""
+
+    @property
+    def live(self) -> Watch:
+        """What looks at the card while it works."""
+
+    @property
+    def undone(self) -> Undone:
+        """What was taken back too often to be offered again."""
 
     def check_form(self, tab: Mode, form: dict[str, Any]) -> CheckResult:
         """Return the check of the page's fields; never raises for bad fields."""

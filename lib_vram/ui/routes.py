@@ -59,6 +59,7 @@ def add_routes(app: Any, guard: GuardLike) -> None:
         "plan": lambda body: make_plan(Generation.from_dict(body)).to_dict(),
         "diagnose": lambda body: _diagnose(guard, body),
         "fits": lambda body: _fits(guard, body),
+        "undone": lambda body: _undone(guard, body),
     }
     for name, work in posts.items():
         limit_bytes = LOG_LIMIT_BYTES if name == "diagnose" else BODY_LIMIT_BYTES
@@ -67,7 +68,12 @@ def add_routes(app: Any, guard: GuardLike) -> None:
     for name in ("free", "restart"):
         work = partial(_change, name, guard, turn)
         app.add_route(f"{PREFIX}/{name}", _post(app, work, CHANGE_LIMIT_BYTES), methods=["POST"])
+    app.add_route(f"{PREFIX}/end-process", _post(app, partial(_end, guard, turn), CHANGE_LIMIT_BYTES), methods=["POST"])
+    for name in ("history", "history-export", "history-row", "history-erase"):
+        work = partial(_of_history, name, guard, turn)
+        app.add_route(f"{PREFIX}/{name}", _post(app, work, CHANGE_LIMIT_BYTES), methods=["POST"])
     gets: dict[str, Work] = {
+        "live": lambda query: _live(guard, query),
         "status": lambda query: _status(guard),
         "texts": _texts,
         "sections": lambda query: _sections(guard, query),
@@ -88,6 +94,12 @@ def _fits(guard: GuardLike, body: dict[str, Any]) -> dict[str, Any]:
     from lib_vram.ui import answers_fits
 
     return answers_fits.fits(guard, *asked)
+
+
+def _undone(guard: GuardLike, body: dict[str, Any]) -> dict[str, Any]:
+    from lib_vram.ui import answers_undone
+
+    return answers_undone.undone(guard, body)
 
 
 def _fields(body: dict[str, Any]) -> tuple[Mode, dict[str, Any], str]:
@@ -129,6 +141,27 @@ def _change(name: str, guard: GuardLike, turn: access.Turn, body: dict[str, Any]
     from lib_vram.ui import answers_free
 
     return {"free": answers_free.free, "restart": answers_free.restart}[name](guard, turn, body)
+
+
+def _end(guard: GuardLike, turn: access.Turn, body: dict[str, Any]) -> dict[str, Any]:
+    from lib_vram.ui import answers_live
+
+    return answers_live.end_process(guard, turn, body)
+
+
+def _of_history(name: str, guard: GuardLike, turn: access.Turn, body: dict[str, Any]) -> dict[str, Any]:
+    from lib_vram.ui import answers_history
+
+    if name == "history-erase":
+        return answers_history.erase(guard, turn, body)
+    answers = {"history": answers_history.history, "history-export": answers_history.export}
+    return answers.get(name, answers_history.row)(guard, body)
+
+
+def _live(guard: GuardLike, query: dict[str, Any]) -> dict[str, Any]:
+    from lib_vram.ui import answers_live
+
+    return answers_live.now(guard, query)
 
 
 def _status(guard: GuardLike) -> dict[str, Any]:

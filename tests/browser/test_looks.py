@@ -88,9 +88,10 @@ def test_the_tab_shows_the_request_the_card_the_sources_and_the_version_and_reme
     tab.locator("[data-section=request] .vg-row").first.wait_for(timeout=10_000)
     titles = [summary.inner_text() for summary in tab.locator("[data-section] > summary").all()]
     assert titles == [
-        "This request, phase by phase",
-        "The card, and who holds it",
+        "Now: the card by owner",
+        "Programs on the card",
         "Free memory and restart",
+        "This request, phase by phase",
         "What went wrong",
         "What fits on this card",
         "Symptoms, causes and cures",

@@ -14,7 +14,7 @@ BELOW: dict[str, frozenset[str]] = {}
 """Layer → the layers it may import beside itself."""
 for _layers in (
     ("errors",), ("units",), ("message",), ("request",), ("physics", "model", "machine"), ("estimate",), ("plan",),
-    ("diagnosis", "journal"), ("learning",),
+    ("diagnosis", "journal"), ("learning",), ("live",),
 ):  # fmt: skip
     _known = frozenset(BELOW)
     BELOW |= {layer: _known | (frozenset(_layers) if len(_layers) > 1 else frozenset()) for layer in _layers}

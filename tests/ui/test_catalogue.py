@@ -4,7 +4,7 @@ import pytest
 
 from lib_vram.message import LANGUAGES, area
 
-AREAS = ("ui", "lab", "advice")
+AREAS = ("ui", "lab", "advice", "live")
 
 
 def placeholders(text):

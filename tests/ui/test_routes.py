@@ -8,6 +8,7 @@ from starlette.testclient import TestClient
 
 import lib_vram
 from lib_vram.estimate.result import Estimate, PhaseEstimate
+from lib_vram.guard.undone import Undone
 from lib_vram.host.base import FieldWrite, Settings
 from lib_vram.machine.card import Card
 from lib_vram.message import Message
@@ -50,6 +51,7 @@ class FakeGuard:
 
     def __init__(self):
         self.host = FakeHost()
+        self.undone = Undone()
         self.asked = []
 
     def check_form(self, tab, form):
@@ -117,10 +119,10 @@ def test_texts_and_sections_come_in_the_language_asked_for(client):
     assert client.get("/vram-guard/v1/texts?language=es").json()["button_undo"] == "Deshacer"
     assert client.get("/vram-guard/v1/texts?language=xx").json()["button_undo"] == "Undo"
     sections = client.get("/vram-guard/v1/sections?language=pt").json()
-    assert list(sections) == [
-        "tab", "request", "card", "free", "diagnosis", "what_fits", "symptoms", "checklist", "questions", "sources",
-        "about", "failure", "lit",
-    ]  # fmt: skip
+    assert list(sections)[:4] == ["tab", "live", "processes", "free"]
+    assert {"request", "diagnosis", "symptoms", "checklist", "questions", "sources", "about", "failure"} <= set(
+        sections
+    )
     assert "Roda em" in sections["about"]
 
 

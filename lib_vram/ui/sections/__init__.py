@@ -8,10 +8,13 @@ from lib_vram.ui.answers import GuardLike
 from lib_vram.ui.html import Html, join, tag
 from lib_vram.ui.sections import (
     about,
-    card,
     checklist,
     diagnosis,
     free,
+    history,
+    left_alone,
+    live,
+    processes,
     questions,
     request,
     sources,
@@ -21,7 +24,8 @@ from lib_vram.ui.sections import (
 from lib_vram.ui.words import Words
 
 SECTIONS: tuple[ModuleType, ...] = (
-    request, card, free, diagnosis, what_fits, symptoms, checklist, questions, sources, about,
+    live, processes, free, request, diagnosis, what_fits, left_alone, history, symptoms, checklist, questions, sources,
+    about,
 )  # fmt: skip
 """Each has ``NAME`` (its title is ``section_<NAME>`` in the catalogue) and ``html(guard, language)``.
 
