@@ -15,6 +15,7 @@ from lib_vram.request import Request
 
 if TYPE_CHECKING:
     from lib_vram.host.base import Host
+    from lib_vram.learning.durations import Known
     from lib_vram.learning.record import Machine
     from lib_vram.learning.recorder import Recorder
     from lib_vram.learning.store import Store
@@ -110,6 +111,14 @@ class Learned:
         from lib_vram.learning.correct import apply
 
         return apply(result, request, self.recorder.lessons(request))
+
+    @fail_open(instead=_nothing)
+    def seconds(self, request: Request, steps: int | None = None) -> Known | None:
+        """Return how long ``request`` took on this machine before; ``None`` where it was never run like this.
+
+        Without ``steps``, of the runs with whatever steps.
+        """
+        return self.recorder.seconds(request, steps) if self.recorder is not None else None
 
     def plan(self, request: Request, result: Estimate, make_plan: Callable[[Request], Plan]) -> Plan:
         """Return what would make ``request`` fit, of which ``result`` is the corrected estimate.

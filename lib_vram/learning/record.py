@@ -117,6 +117,30 @@ class Run:
     """The kind of failure, for one that was no lack of memory."""
     is_rescued: bool = False
     """Whether something of it was computed again, another way; its figures then teach nothing."""
+    binding: str = ""
+    expected_bytes: int = 0
+    low_bytes: int = 0
+    high_bytes: int = 0
+    """The phase that was to peak, and where: as earlier runs had corrected the estimate, with the driver's part."""
+
+    @property
+    def images(self) -> int:
+        """How many pictures were asked for."""
+        return int(self.request.get("batch_size") or 1) * int(self.request.get("batch_count") or 1)
+
+    @property
+    def peak(self) -> PhaseRecord | None:
+        """The phase that was to peak, where that was computed."""
+        return next((record for record in self.phases if record.name == self.binding), None)
+
+    @property
+    def measured_bytes(self) -> int | None:
+        """What the phase that was to peak took, with the driver's part; ``None`` where it is not known exactly."""
+        record = self.peak
+        if record is None or record.predicted is None or not record.peak.is_exact:
+            return None
+        context_bytes = record.predicted.context_bytes if self.context_bytes is None else self.context_bytes
+        return None if record.peak.allocated_bytes is None else record.peak.allocated_bytes + context_bytes
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form."""

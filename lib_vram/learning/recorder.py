@@ -19,7 +19,9 @@ from typing import Any
 from lib_vram.errors import BadInput
 from lib_vram.estimate.result import Estimate
 from lib_vram.learning import counters, store
+from lib_vram.learning.correct import apply
 from lib_vram.learning.counters import Counters
+from lib_vram.learning.durations import Durations, Known
 from lib_vram.learning.faults import fault_of
 from lib_vram.learning.lessons import Lessons, lessons_of
 from lib_vram.learning.peaks import Peak, Stretch, merged
@@ -163,6 +165,11 @@ class Recorder:
             found = self._lessons[key] = lessons_of(self.store.runs(key))
         return found
 
+    def seconds(self, request: Request, steps: int | None) -> Known | None:
+        """Return how long ``request`` took on this machine before; ``None`` where it was never run like this."""
+        runs = self.store.runs(self._machine(request).key)
+        return Durations(runs).of(kept_of(request), steps)
+
     def forget(self) -> bool:
         """Erase every run and every lesson; return whether all of it is gone."""
         done = self.store.erase()
@@ -278,6 +285,7 @@ class Recorder:
     def _run_of(self, item: _Ended) -> Run:
         done = item.open
         expected = self._estimate(done.request)
+        said = apply(expected, done.request, self.lessons(done.request))
         measured = [(name, *values) for name, values in done.measured.items()]
         records = phase_records(expected, measured, by_stretch=done.by_stretch)
         fault, kind = None, ""
@@ -288,9 +296,10 @@ class Recorder:
             records = (*records, *phase_records(expected, [(fault.phase, 0.0, Peak())], by_stretch=False))
         return Run(
             at=done.at, machine=self._machine(done.request), request=kept_of(done.request), outcome=item.outcome,
-            verdict=expected.verdict, available_bytes=expected.available_bytes, seconds=round(item.seconds, 3),
+            verdict=said.verdict, available_bytes=expected.available_bytes, seconds=round(item.seconds, 3),
             steps=done.steps, context_bytes=done.context_bytes, phases=records, fault=fault, error=kind,
-            is_rescued=done.is_rescued,
+            is_rescued=done.is_rescued, binding=said.binding_phase or "", expected_bytes=said.peak_bytes,
+            low_bytes=said.low_bytes, high_bytes=said.high_bytes,
         )  # fmt: skip
 
 

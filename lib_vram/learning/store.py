@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
+import os
 import sqlite3
 import threading
 import time
@@ -23,8 +24,8 @@ from lib_vram.message import Message, say
 
 logger = logging.getLogger("vram_guard")
 
-FOLDER = Path(__file__).resolve().parents[2] / "data" / "history"
-"""In the extension's own folder; made with the first run."""
+FOLDER = Path(os.environ.get("VRAM_GUARD_DATA") or Path(__file__).resolve().parents[2] / "data") / "history"
+"""In the extension's own folder, or in the one that the variable names; made with the first run."""
 FILE = "runs.sqlite3"
 VERSION = 1
 """Of the tables. A file of a later version is left alone."""
@@ -117,6 +118,15 @@ class Store:
             return [row[0] for row in file.execute("SELECT rescue FROM rescues ORDER BY id DESC LIMIT ?", (most,))]
 
         return _read_all(self._read(work), lambda data: Rescue(**data))
+
+    def stamp(self) -> str:
+        """Return a text that is another one as soon as anything is kept or erased."""
+
+        def work(file: sqlite3.Connection) -> list[str]:
+            query = "SELECT (SELECT ifnull(max(id), 0) || '-' || count(*) FROM {0})"
+            return [file.execute(query.format(table)).fetchone()[0] for table in ("runs", "rescues")]
+
+        return "-".join((*self._read(work), self.note.key if self.note else ""))
 
     def erase(self) -> bool:
         """Forget everything, damaged files that were set aside among it; return whether all of it is gone."""
