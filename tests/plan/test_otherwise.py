@@ -28,6 +28,26 @@ def test_a_flag_that_is_set_already_is_not_proposed():
     assert message.key != "plan.when_not_flag"
 
 
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"host_args": ["--no-half-vae"], "vae": {"dtype": "fp32"}}, "Started without --no-half-vae it would fit."),
+        ({"host": "neo", "host_args": ["--highvram"]}, "Started without --highvram it would fit."),
+        ({"attention": "split"}, "Started with --opt-sdp-attention it would fit."),
+        ({"host": "reforge"}, "Started with --always-no-vram it would fit, more slowly."),
+    ],
+)
+def test_what_costs_nothing_is_named_first(changes, sentence):
+    assert sentence in str(what_would_fit(a_request(**changes), physics, lambda request, answer: True))
+
+
+def test_a_flag_for_which_the_ram_is_not_enough_is_not_named():
+    request = a_request(model={"family": "sdxl"}, system={"ram_total_bytes": 6 * GIB})
+    assert str(what_would_fit(request, physics, only("--lowvram"))).startswith(
+        "No change of these settings is enough. A"
+    )
+
+
 def test_forge_s_own_switch_is_proposed():
     message = what_would_fit(a_request(host="forge"), physics, lambda request, answer: request.forge.never_oom_unet)
     assert str(message) == (
