@@ -1,11 +1,12 @@
-"""Regenerates the profiles of upscalers, face restorers and adapters, by tracing their public code on meta tensors.
+"""Regenerates the profiles of upscalers, face restorers, detectors, adapters: their public code on meta tensors.
 
     python tools/trace_addons.py [KIND …]     writes lib_vram/physics/profiles/addon-*.json
 
 Needs torch, spandrel, spandrel_extra_arches, facexlib, diffusers and transformers; no weights, no GPU. The numbers of
 each model are those of its published files: 4x-UltraSharp and R-ESRGAN 4x+ (RRDBNet), realesr-general-x4v3,
-SwinIR-L x4, DAT x4, HAT x4, GFPGAN 1.4, CodeFormer, RetinaFace-R50, T2I-Adapter, OpenCLIP ViT-H/14 as the image
-encoder of IP-Adapter. What cannot run in half precision (SwinIR, DAT, HAT) has a profile in fp32 alone.
+SwinIR-L x4, DAT x4, HAT x4, ScuNET, GFPGAN 1.4, CodeFormer, RetinaFace-R50, T2I-Adapter, OpenCLIP ViT-H/14 as the image
+encoder of IP-Adapter; those of ``tools/detectors.py`` need what it says. What cannot run in half precision (SwinIR,
+DAT, HAT), or never does (detectors), has a profile in fp32 alone.
 """
 
 from __future__ import annotations
@@ -14,29 +15,41 @@ import json
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from lib_vram.host import tracing
 from lib_vram.host.tracing import DTYPES, GivenUp, LoadedPart, trace_part
-from lib_vram.physics.addons import SIDES
+from lib_vram.physics.addons import FIXED, UNITS
 from lib_vram.physics.cache import MEASURED
-from lib_vram.physics.profile import FOLDER
+from lib_vram.physics.profile import FOLDER, Profile
 from lib_vram.physics.program import Setting
+from tools import detectors
+
+SIZES = ((2, 192, 128), (4, 64, 256), (6, 128, 320), (3, 256, 192), (1, 128, 448))
+"""Batch, rows and columns to trace at; the last one checks."""
+PATCHES = ((2, 36, 24), (4, 22, 48), (6, 14, 40), (3, 8, 60), (1, 4, 56))
+"""The same for what counts in patches."""
+STEPS = {"lineart_anime": 256}
+"""What sides must be a multiple of, where it is more than the sizes' own."""
 
 
 def settings_of(kind: str) -> dict[str, Any]:
     """Return the sizes to trace a kind at: batch and rows and columns in pixels, fixed where the model's are."""
-    side = SIDES.get(kind)
+    side, step = FIXED.get(kind), STEPS.get(kind, 64) // 64
+    sizes = PATCHES if kind in UNITS else tuple((batch, rows * step, columns * step) for batch, rows, columns in SIZES)
     if side is not None:
-        return {"settings": tuple(Setting(batch, side, side) for batch in (2, 4, 6, 3)),
-                "checked": Setting(1, side, side)}  # fmt: skip
-    sizes = ((2, 192, 128), (4, 64, 256), (6, 128, 320), (3, 256, 192))
-    return {"settings": tuple(Setting(*size) for size in sizes), "checked": Setting(1, 128, 448)}
+        sizes = tuple((batch, side, side) for batch in (2, 4, 6, 3, 1))
+    *settings, checked = (Setting(*size) for size in sizes)
+    return {"settings": tuple(settings), "checked": checked}
 
 
 @dataclass(frozen=True)
@@ -46,49 +59,60 @@ class Kind:
     make: Callable[[], nn.Module]
     call: Callable[[Any, torch.Tensor], object] = lambda model, picture: model(picture)
     channels: int = 3
+    dtypes: tuple[str, ...] = tuple(DTYPES)
+    whole: bool = False
+    """Whether it takes results of its middle layers, so that none can be left out of a trace."""
+    ready: bool = False
+    """Whether it is made in the mode in which it runs."""
+
+
+def _of_spandrel(place: str, name: str, package: str = "spandrel") -> Any:
+    """Return a network's class; spandrel 0.4 renamed the folders that they are in."""
+    architecture, module = place.split(".")
+    folder = f"{package}.architectures.{architecture}"
+    inner = "__arch" if find_spec(f"{folder}.__arch") else "arch"
+    return getattr(import_module(f"{folder}.{inner}.{module}"), name)
 
 
 def _esrgan() -> nn.Module:
-    from spandrel.architectures.ESRGAN.arch.RRDB import RRDBNet
-
-    return RRDBNet()
+    return _of_spandrel("ESRGAN.RRDB", "RRDBNet", "spandrel")()
 
 
 def _compact() -> nn.Module:
-    from spandrel.architectures.Compact.arch.SRVGG import SRVGGNetCompact
-
-    return SRVGGNetCompact(num_feat=64, num_conv=32, upscale=4, act_type="prelu")
+    return _of_spandrel("Compact.SRVGG", "SRVGGNetCompact", "spandrel")(
+        num_feat=64, num_conv=32, upscale=4, act_type="prelu"
+    )
 
 
 def _swinir() -> nn.Module:
-    from spandrel.architectures.SwinIR.arch.SwinIR import SwinIR
-
-    return SwinIR(embed_dim=240, depths=[6] * 9, num_heads=[8] * 9, window_size=8, mlp_ratio=2, upscale=4,
-                  upsampler="nearest+conv", resi_connection="3conv")  # fmt: skip
+    return _of_spandrel("SwinIR.SwinIR", "SwinIR")(
+        embed_dim=240, depths=[6] * 9, num_heads=[8] * 9, window_size=8, mlp_ratio=2, upscale=4,
+        upsampler="nearest+conv", resi_connection="3conv",
+    )  # fmt: skip
 
 
 def _dat() -> nn.Module:
-    from spandrel.architectures.DAT.arch.DAT import DAT
-
-    return DAT(embed_dim=180, split_size=[8, 32], depth=[6] * 6, num_heads=[6] * 6, upscale=4)
+    return _of_spandrel("DAT.DAT", "DAT", "spandrel")(
+        embed_dim=180, split_size=[8, 32], depth=[6] * 6, num_heads=[6] * 6, upscale=4
+    )
 
 
 def _hat() -> nn.Module:
-    from spandrel.architectures.HAT.arch.HAT import HAT
+    return _of_spandrel("HAT.HAT", "HAT", "spandrel")(
+        embed_dim=180, depths=[6] * 6, num_heads=[6] * 6, window_size=16, mlp_ratio=2, upscale=4
+    )
 
-    return HAT(embed_dim=180, depths=[6] * 6, num_heads=[6] * 6, window_size=16, mlp_ratio=2, upscale=4)
+
+def _scunet() -> nn.Module:
+    return _of_spandrel("SCUNet.SCUNet", "SCUNet", "spandrel")()
 
 
 def _gfpgan() -> nn.Module:
-    from spandrel.architectures.GFPGAN.arch.gfpganv1_clean_arch import GFPGANv1Clean
-
-    return GFPGANv1Clean()
+    return _of_spandrel("GFPGAN.gfpganv1_clean_arch", "GFPGANv1Clean", "spandrel")()
 
 
 def _codeformer() -> nn.Module:
-    from spandrel_extra_arches.architectures.CodeFormer.arch.codeformer import CodeFormer
-
-    return CodeFormer()
+    return _of_spandrel("CodeFormer.codeformer", "CodeFormer", "spandrel_extra_arches")()
 
 
 def _retinaface() -> nn.Module:
@@ -115,13 +139,12 @@ def _t2i(kind: str, channels: list[int], factor: int) -> Callable[[], nn.Module]
     return make
 
 
-def _vit_h() -> nn.Module:
-    from transformers import CLIPVisionConfig, CLIPVisionModelWithProjection
+def _image(model: Any, picture: torch.Tensor) -> object:
+    return model(picture, output_hidden_states=True)
 
-    return CLIPVisionModelWithProjection(CLIPVisionConfig(
-        hidden_size=1280, intermediate_size=5120, projection_dim=1024, num_hidden_layers=32, num_attention_heads=16,
-        patch_size=14, image_size=224, hidden_act="gelu", attn_implementation="sdpa",
-    ))  # fmt: skip
+
+def _detector(make: Callable[[], nn.Module], channels: int = 3, *, whole: bool = False) -> Kind:
+    return Kind(make, channels=channels, dtypes=("fp32",), whole=whole, ready=True)
 
 
 KINDS = {
@@ -130,24 +153,53 @@ KINDS = {
     "swinir": Kind(_swinir),
     "dat": Kind(_dat),
     "hat": Kind(_hat),
+    "scunet": Kind(_scunet, dtypes=("fp32",)),
     "gfpgan": Kind(_gfpgan, lambda model, picture: model(picture, return_rgb=False)),
     "codeformer": Kind(_codeformer, lambda model, picture: model(picture, weight=0.5)),
     "retinaface": Kind(_retinaface, _detect),
     "t2i_adapter_sd15": Kind(_t2i("full_adapter", [320, 640, 1280, 1280], 8)),
     "t2i_adapter_sdxl": Kind(_t2i("full_adapter_xl", [320, 640, 1280, 1280], 16)),
-    "clip_vision_h": Kind(_vit_h, lambda model, picture: model(picture, output_hidden_states=True)),
+    "clip_vision_l": Kind(detectors.clip_vision(1024, 4096, 24, 768), _image),
+    "clip_vision_h": Kind(detectors.clip_vision(1280, 5120, 32, 1024), _image),
+    "clip_vision_g": Kind(detectors.clip_vision(1664, 8192, 48, 1280), _image),
+    "parsenet": _detector(detectors.parsenet),
+    "yolo_n": _detector(detectors.yolo("yolov8n-seg")),
+    "yolo_s": _detector(detectors.yolo("yolov8s-seg")),
+    "yolo_m": _detector(detectors.yolo("yolov8m-seg")),
+    "yolo_x": _detector(detectors.yolo("yolov8x-seg")),
+    "openpose_body": _detector(detectors.openpose("body")),
+    "openpose_hand": _detector(detectors.openpose("hand")),
+    "openpose_face": _detector(detectors.openpose("face")),
+    "hed": _detector(detectors.hed),
+    "pidinet": _detector(detectors.pidinet),
+    "teed": _detector(detectors.teed),
+    "lineart": _detector(detectors.lineart),
+    "lineart_anime": _detector(detectors.lineart_anime),
+    "mlsd": _detector(detectors.mlsd, 4),
+    "normal_bae": _detector(detectors.normal_bae),
+    "leres": _detector(detectors.leres),
+    "depth_anything": _detector(detectors.depth_anything, whole=True),
 }
 
 
 def part_of(name: str, kind: Kind) -> LoadedPart:
     """Return an add-on in the form in which the tracer takes it."""
-    module = kind.make().eval()  # on the CPU: some ask a tensor for a value while they are made
+    module = kind.make()  # on the CPU: some ask a tensor for a value while they are made
+    if not kind.ready:
+        module.eval()
+    unit = UNITS.get(name, 1)
 
     def run(model: nn.Module, at: Setting, dtype: torch.dtype) -> object:
-        picture = torch.empty(at.batch, kind.channels, at.rows, at.columns, dtype=dtype, device="meta")
+        picture = torch.empty(at.batch, kind.channels, unit * at.rows, unit * at.columns, dtype=dtype, device="meta")
         return kind.call(model, picture)
 
     return LoadedPart("denoise", module, run, **settings_of(name))
+
+
+def traced(name: str, kind: Kind, dtype: str) -> tuple[Profile, ...]:
+    """Return the profiles of an add-on."""
+    with mock.patch.object(tracing, "WORTH_CUTTING", sys.maxsize if kind.whole else tracing.WORTH_CUTTING):
+        return trace_part(f"addon-{name}-{dtype}", part_of(name, kind), dtype)
 
 
 def main(asked: list[str]) -> int:
@@ -156,9 +208,9 @@ def main(asked: list[str]) -> int:
     for name, kind in KINDS.items():
         if asked and name not in asked:
             continue
-        for dtype in DTYPES:
+        for dtype in kind.dtypes:
             try:
-                made = trace_part(f"addon-{name}-{dtype}", part_of(name, kind), dtype)
+                made = traced(name, kind, dtype)
             except (GivenUp, ImportError) as fault:
                 print(f"{name} {dtype}: {fault}")
                 failed = 1

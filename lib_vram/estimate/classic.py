@@ -9,9 +9,19 @@ alone (``minimum_inference_memory``, here ``request.forge.inference_memory_bytes
 from __future__ import annotations
 
 from lib_vram.estimate.flags import has_flag
-from lib_vram.estimate.forge import MODEL_FACTOR, Decided, ForgeMemory, Model, decide, models_of
-from lib_vram.estimate.timeline import Work
+from lib_vram.estimate.forge import (
+    MODEL_FACTOR,
+    Decided,
+    ForgeMemory,
+    Model,
+    decide_all,
+    idle_models,
+    least_held_bytes,
+    models_of,
+    staying_bytes,
+)
 from lib_vram.estimate.weights import ModelWeights
+from lib_vram.estimate.work import Work
 from lib_vram.request import Request
 
 
@@ -47,7 +57,8 @@ def classic_decides(
         fully_swapped=_swaps_all(request),
         whole=_keeps_whole(request),
     )
-    return tuple(decide(request, work, weights, memory) for work in works)
+    memory.loaded = idle_models(request)
+    return decide_all(request, works, weights, memory)
 
 
 def classic_least(
@@ -59,10 +70,12 @@ def classic_least(
     """
     least = []
     for work in works:
-        first = models_of(request, work, weights)[0]
-        held_bytes = sum(size // 2 if name == "control_outputs" else size for name, size in work.held)
-        part_bytes = _least_part(first.size_bytes, empty_bytes, request.forge.inference_memory_bytes)
-        least.append(held_bytes + (0 if _swaps_all(request) else part_bytes))
+        first = models_of(request, work, weights)[:1]
+        free_bytes = empty_bytes - staying_bytes(work)
+        part_bytes = sum(
+            _least_part(model.size_bytes, free_bytes, request.forge.inference_memory_bytes) for model in first
+        )
+        least.append(least_held_bytes(work) + (0 if _swaps_all(request) else part_bytes))
     return tuple(least)
 
 

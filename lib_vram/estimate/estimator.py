@@ -22,9 +22,11 @@ from lib_vram.estimate.residency import (
     with_part,
 )
 from lib_vram.estimate.result import Estimate, PhaseEstimate, PhaseName, Verdict
-from lib_vram.estimate.timeline import WORKERS, Worker, looks_at_free_memory, timeline
+from lib_vram.estimate.timeline import looks_at_free_memory, timeline
 from lib_vram.estimate.weights import ModelWeights, weights_of
+from lib_vram.estimate.work import WORKERS, Worker, Working
 from lib_vram.message import Message, say
+from lib_vram.physics.addons import Addon
 from lib_vram.physics.component import Component, ComponentMemory
 from lib_vram.physics.interval import on_device
 from lib_vram.request import Request
@@ -127,12 +129,14 @@ def failing_phase(
     return None
 
 
-def _leanest(request: Request, component: Component) -> Component:
+def _leanest(request: Request, component: Working) -> Working:
     """The same part as the host may run it at the least: Forge halves and splits by itself, A1111 does as told.
 
     Where attention slices itself, more pixels can need less; there the bound is that of xformers, which has no
     score matrix on either host.
     """
+    if isinstance(component, Addon):
+        return component
     lean = replace(component, attention="xformers") if looks_at_free_memory(component) else component
     return replace(lean, cfg=False, batch=1 if _is_vae(lean) else lean.batch) if of_forge_line(request) else lean
 
@@ -177,11 +181,16 @@ def _measure(
         try:
             measured.append(_measured(placed, physics, request.device.name))
         except NotReady:
-            component = placed.component
-            later[component.part] = say("estimate.part_later", part=component.part, family=component.family)
+            later.update(_later(placed.component))
     refiner = request.refiner
     known = refiner is None or runs_on(request.host, refiner.family)
     return tuple(measured), (*later.values(), *later_notes(request, refiner_known=known))
+
+
+def _later(component: Working) -> dict[str, Message]:
+    if isinstance(component, Addon):
+        return {component.kind: say("estimate.part_later", part=component.kind, family="add-ons")}
+    return {component.part: say("estimate.part_later", part=component.part, family=component.family)}
 
 
 def _measured(placed: Placed, physics: Physics, device_name: str) -> Measured:

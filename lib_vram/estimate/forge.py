@@ -10,14 +10,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from lib_vram.estimate.controls import WHOLE_NETS, control_bytes
+from lib_vram.estimate.extras import managed_idle
 from lib_vram.estimate.flags import compute_dtype
-from lib_vram.estimate.timeline import LATENT_FACTOR, Sizes, Work, dtype_bytes, forge_tile
-from lib_vram.estimate.weights import ModelWeights, controlnet_bytes
+from lib_vram.estimate.result import PhaseName
+from lib_vram.estimate.timeline import LATENT_FACTOR, dtype_bytes, forge_tile
+from lib_vram.estimate.weights import ModelWeights
+from lib_vram.estimate.work import Sizes, Work, Working
+from lib_vram.physics.addons import Addon, addon_weights_bytes
 from lib_vram.physics.component import Component
 from lib_vram.request import Request
 from lib_vram.units import GIB
 
-Decided = tuple[Work, Component, Sizes]
+Decided = tuple[Work, Working, Sizes]
 
 MODEL_FACTOR = 1.3
 """``free_memory(1.3 × model + …)`` and ``(free − reserve) / 1.3`` in ``load_models_gpu``."""
@@ -29,6 +34,14 @@ DECODE_UNIT = 2178 * 64
 """``VAE.memory_used_decode``, per latent cell and byte of the dtype."""
 ENCODE_UNIT = 1767
 """``VAE.memory_used_encode``, per pixel and byte of the dtype."""
+PREPROCESSOR_ROOM_BYTES = 3 * GIB
+"""What is made free before a ControlNet preprocessor runs (``automatic_memory_management``)."""
+STAYING = ("idle_models", "face_restore", "upscaler")
+"""What stays on the device outside the memory manager's reach once it is there."""
+OWN_NAMES: dict[PhaseName, str] = {"hires_upscale": "upscaler", "face_restore": "face_restore"}
+"""What an add-on brings itself in these phases, after room was made for it."""
+IDLE_LAYERS = 20
+"""Into how many layers a model is cut whose layers are not known: those of most are a twentieth of it, or less."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +91,10 @@ class ForgeMemory:
         for model in missing:
             self.loaded.insert(0, Loaded(model, self._part_that_fits(model)))
 
+    def make_room(self, wanted_bytes: float = 0) -> None:
+        """Send models away until ``wanted_bytes``, or the reserve, are free (``prepare_free_memory``)."""
+        self._send_away(max(self.inference_bytes, wanted_bytes), [])
+
     def _send_away(self, wanted_bytes: float, kept: list[Loaded]) -> None:
         for item in reversed(tuple(self.loaded)):
             if not self.fully_swapped and self.free_bytes() > wanted_bytes:
@@ -116,7 +133,39 @@ def forge_decides(
     else, so they take only what its own figures leave over.
     """
     memory = ForgeMemory(empty_bytes, request.forge.inference_memory_bytes, fully_swapped=request.forge.never_oom_unet)
-    return tuple(decide(request, work, weights, memory) for work in works)
+    memory.loaded = idle_models(request)
+    return decide_all(request, works, weights, memory)
+
+
+def decide_all(
+    request: Request, works: tuple[Work, ...], weights: ModelWeights, memory: ForgeMemory
+) -> tuple[Decided, ...]:
+    """Return what ``memory`` makes of ``works``, one after the other."""
+    empty_bytes = memory.empty_bytes
+    decided = []
+    for work in works:
+        memory.empty_bytes = empty_bytes - staying_bytes(work)
+        decided.append(decide(request, work, weights, memory))
+    return tuple(decided)
+
+
+def idle_models(request: Request) -> list[Loaded]:
+    """Return the idle models that the memory manager holds: used longer ago than whatever this generation loads."""
+    models = (
+        Model(f"idle {place}", size, size // IDLE_LAYERS) for place, size in enumerate(managed_idle(request)) if size
+    )
+    return [Loaded(model, model.size_bytes) for model in models]
+
+
+def staying_bytes(work: Work) -> int:
+    """Return what is on the device, outside the memory manager's reach, before ``work`` begins."""
+    own = OWN_NAMES.get(work.phase) if isinstance(work.component, Addon) else None
+    return sum(size for name, size in work.held if name in STAYING and name != own)
+
+
+def before_bytes(work: Work) -> int:
+    """Return what of ``work`` itself is on the device when it begins, beside what stays there."""
+    return sum(size for name, size in work.held if name != "control_outputs" and name not in STAYING)
 
 
 def forge_least(request: Request, works: tuple[Work, ...], weights: ModelWeights, empty_bytes: int) -> tuple[int, ...]:
@@ -131,7 +180,7 @@ def forge_least(request: Request, works: tuple[Work, ...], weights: ModelWeights
     for work in works:
         models = models_of(request, work, weights)
         alone = models[:1] if reloads else models
-        least.append(_least_loaded(request, alone, empty_bytes) + _least_held_bytes(work))
+        least.append(_least_loaded(request, alone, empty_bytes - staying_bytes(work)) + least_held_bytes(work))
     return tuple(least)
 
 
@@ -146,7 +195,7 @@ def _least_loaded(request: Request, models: tuple[Model, ...], free_bytes: int) 
     return loaded_bytes
 
 
-def _least_held_bytes(work: Work) -> int:
+def least_held_bytes(work: Work) -> int:
     """With cond and uncond apart, half of the control outputs is enough."""
     return sum(size // 2 if name == "control_outputs" else size for name, size in work.held)
 
@@ -166,40 +215,58 @@ def vae_estimate_bytes(component: Component) -> int:
 
 
 def models_of(request: Request, work: Work, weights: ModelWeights) -> tuple[Model, ...]:
-    """Return the models that Forge loads together for ``work``, in its order."""
+    """Return the models that Forge loads together for ``work``, in its order; a detailer brings no ControlNets."""
+    if isinstance(work.component, Addon):
+        size = addon_weights_bytes(work.component)
+        return (Model("image_encoder", size, size // IDLE_LAYERS),) if work.managed else ()
     if work.worker == "text_encoders":
         return (Model("text_encoders", weights.text_encoders_bytes, weights.text_layer_bytes),)
     if work.worker == "vae":
         return (Model("vae", weights.vae_bytes, weights.vae_layer_bytes),)
     unet = Model("unet", weights.unet_bytes, weights.unet_layer_bytes)
-    units = enumerate(request.controlnets)
+    units = () if work.phase == "detailer" else enumerate(request.controlnets)
     return (unet, *(
-        Model(f"controlnet {index}", controlnet_bytes(unit.family, compute_dtype(request)), weights.unet_layer_bytes)
-        for index, unit in units if unit.kind == "controlnet"
+        Model(f"controlnet {index}", control_bytes(unit, compute_dtype(request)), weights.unet_layer_bytes)
+        for index, unit in units if unit.kind in WHOLE_NETS
     ))  # fmt: skip
 
 
 def decide(request: Request, work: Work, weights: ModelWeights, memory: ForgeMemory) -> Decided:
     """Return what ``memory`` makes of ``work``: how it runs, and what is on the card meanwhile."""
-    before_bytes = sum(size for name, size in work.held if name != "control_outputs")
+    if isinstance(work.component, Addon):
+        return decide_addon(request, work, weights, memory)
     memory.load(models_of(request, work, weights), _required_bytes(request, work))
-    component = _as_forge_runs_it(work, memory.free_bytes(before_bytes))
+    component = _as_forge_runs_it(work, memory.free_bytes(before_bytes(work)))
     if component != work.component and work.worker in ("unet", "controlnet"):
         work = halved(work, component)
     return work, component, (*parts_of(memory.loaded), *work.held)
 
 
+def decide_addon(request: Request, work: Work, weights: ModelWeights, memory: ForgeMemory) -> Decided:
+    """Return what is on the card while an add-on works: Forge makes room before upscaling, restoring, preprocessing.
+
+    Detectors of a detailer and adapters find the models as the work before them left them.
+    """
+    if work.managed:
+        memory.load(models_of(request, work, weights))
+    elif work.phase == "controlnet_preprocess":
+        memory.make_room(PREPROCESSOR_ROOM_BYTES)
+    elif work.phase in ("hires_upscale", "face_restore"):
+        memory.make_room()
+    return work, work.component, (*parts_of(memory.loaded), *work.held)
+
+
 def _required_bytes(request: Request, work: Work) -> float:
     if work.worker in ("unet", "controlnet"):
-        return denoise_estimate_bytes(work.component, 2 * work.component.batch)
+        return denoise_estimate_bytes(work.part, 2 * work.part.batch)
     if work.worker == "vae" and forge_tile(request) is None:
-        return vae_estimate_bytes(work.component)
+        return vae_estimate_bytes(work.part)
     return 0
 
 
 def _as_forge_runs_it(work: Work, free_bytes: int) -> Component:
     """Split cond and uncond, or a batch of pictures to decode, where Forge's own figures say so."""
-    component = work.component
+    component = work.part
     if work.worker == "vae" and component.batch > 1:
         at_a_time = max(1, int(free_bytes / vae_estimate_bytes(component)))
         return replace(component, batch=min(component.batch, at_a_time))

@@ -13,9 +13,24 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from lib_vram.estimate.flags import has_flag
-from lib_vram.estimate.forge import Decided, Loaded, Model, halved, models_of, parts_of, vae_estimate_bytes
-from lib_vram.estimate.timeline import LATENT_FACTOR, Work, dtype_bytes
+from lib_vram.estimate.forge import (
+    Decided,
+    Loaded,
+    Model,
+    before_bytes,
+    halved,
+    idle_models,
+    least_held_bytes,
+    models_of,
+    parts_of,
+    staying_bytes,
+    vae_estimate_bytes,
+)
+from lib_vram.estimate.named import OTHER_UPSCALER_TILE
+from lib_vram.estimate.timeline import LATENT_FACTOR, dtype_bytes
 from lib_vram.estimate.weights import ModelWeights
+from lib_vram.estimate.work import Work
+from lib_vram.physics.addons import Addon, addon_weights_bytes
 from lib_vram.physics.component import Component
 from lib_vram.request import Family, Request
 from lib_vram.units import GIB, MIB
@@ -44,6 +59,11 @@ OTHER_FACTOR = 2.0
 WIDE_LATENTS: dict[Family, int] = {"flux2_klein_4b": 16, "flux2_klein_9b": 16}
 """Pixels per latent row where it is not 8."""
 FRAMES_PER_LATENT = 4
+UPSCALER_UNIT = 3 * 4 * 4 * 1024
+"""Neo's figure for an upscaler, per pixel of its tile: 3 colours, fp32, 4 times as large (modules/esrgan_model.py)."""
+UPSCALER_RATIO = {"dat": 0.25}
+OTHER_UPSCALER_RATIO = 0.05
+"""``MEM_RATIO`` there, by architecture."""
 
 
 def _offloaded_first(item: Loaded) -> tuple[int, int]:
@@ -123,6 +143,10 @@ class NeoMemory:
             taken = sum(size for name, size in before.items() if name != model.name and not self._has(name))
             self.loaded.insert(0, Loaded(model, self._part_that_fits(model, self.free_bytes(taken), least)))
 
+    def make_room(self, wanted_bytes: float | None = None) -> None:
+        """Take weights off the card until ``wanted_bytes``, or the reserve, are free."""
+        self._send_away(self.rules.minimum_bytes if wanted_bytes is None else wanted_bytes, set())
+
     def _has(self, name: str) -> bool:
         return any(item.model.name == name for item in self.loaded)
 
@@ -159,7 +183,12 @@ def neo_decides(
 ) -> tuple[Decided, ...]:
     """Return for each work what Neo has on the card then, for one generation on a card it finds empty."""
     memory = NeoMemory(empty_bytes, rules_of(request))
-    return tuple(_decide(request, work, weights, memory) for work in works)
+    memory.loaded = idle_models(request)
+    decided = []
+    for work in works:
+        memory.empty_bytes = empty_bytes - staying_bytes(work)
+        decided.append(_decide(request, work, weights, memory))
+    return tuple(decided)
 
 
 def neo_least(request: Request, works: tuple[Work, ...], weights: ModelWeights, empty_bytes: int) -> tuple[int, ...]:
@@ -167,7 +196,7 @@ def neo_least(request: Request, works: tuple[Work, ...], weights: ModelWeights, 
 
     A larger picture makes Neo keep more free and so load less: no bound with weights in it would grow with the size.
     """
-    return tuple(sum(size // 2 if name == "control_outputs" else size for name, size in work.held) for work in works)
+    return tuple(least_held_bytes(work) for work in works)
 
 
 def denoise_estimate_bytes(component: Component, rows: int) -> float:
@@ -180,8 +209,9 @@ def denoise_estimate_bytes(component: Component, rows: int) -> float:
 
 
 def _decide(request: Request, work: Work, weights: ModelWeights, memory: NeoMemory) -> Decided:
-    before_bytes = sum(size for name, size in work.held if name != "control_outputs")
-    component = work.component
+    if isinstance(work.component, Addon):
+        return _decide_addon(request, work, weights, memory)
+    component = work.part
     if work.worker == "text_encoders" and memory.rules.text_on_cpu:
         return work, component, (*parts_of(memory.loaded), *work.held)
     if work.worker in ("unet", "controlnet"):
@@ -191,15 +221,29 @@ def _decide(request: Request, work: Work, weights: ModelWeights, memory: NeoMemo
         memory.load(models_of(request, work, weights), vae_estimate_bytes(component))  # the whole picture, tiled or not
     else:
         memory.load(models_of(request, work, weights))
-    component = _as_neo_runs_it(work, memory.free_bytes(before_bytes))
+    component = _as_neo_runs_it(work, memory.free_bytes(before_bytes(work)))
     if component != work.component and work.worker in ("unet", "controlnet"):
         work = halved(work, component)
     return work, component, (*parts_of(memory.loaded), *work.held)
 
 
+def _decide_addon(request: Request, work: Work, weights: ModelWeights, memory: NeoMemory) -> Decided:
+    """An image encoder is a model like others; before an upscaler Neo frees what it believes that one needs."""
+    addon = work.component
+    if work.managed:
+        memory.load(models_of(request, work, weights))
+    elif work.phase == "hires_upscale" and isinstance(addon, Addon):
+        cells = (addon.tile or OTHER_UPSCALER_TILE) ** 2
+        ratio = UPSCALER_RATIO.get(addon.kind, OTHER_UPSCALER_RATIO)
+        memory.make_room(UPSCALER_UNIT * cells * ratio + addon_weights_bytes(addon))
+    elif work.phase in ("face_restore", "controlnet_preprocess"):
+        memory.make_room()
+    return work, addon, (*parts_of(memory.loaded), *work.held)
+
+
 def _as_neo_runs_it(work: Work, free_bytes: int) -> Component:
     """Split cond and uncond, or a batch of pictures to decode, where Neo's own figures say so."""
-    component = work.component
+    component = work.part
     if work.worker == "vae" and component.batch > 1:
         at_a_time = max(1, int(free_bytes / vae_estimate_bytes(component)))
         return replace(component, batch=min(component.batch, at_a_time))

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from lib_vram.estimate.controls import is_known
+from lib_vram.estimate.extras import unknown_preprocessors
 from lib_vram.estimate.flags import of_forge_line, offload_mode, vae_dtype
+from lib_vram.estimate.named import detector_network, runs_a_network, upscaler_network
 from lib_vram.estimate.residency import CONTEXT_HIGH_BYTES, CONTEXT_LOW_BYTES, Placed
 from lib_vram.estimate.result import Estimate, PhaseEstimate
-from lib_vram.estimate.timeline import CPU_UPSCALERS, computed_side, uses_latent_upscaler, vae_tile
+from lib_vram.estimate.timeline import computed_side, vae_tile
 from lib_vram.message import Message, say
+from lib_vram.physics.addons import Addon
 from lib_vram.physics.alloc_conf import AllocatorConf
 from lib_vram.physics.interval import device_reasons
 from lib_vram.request import Request
@@ -19,7 +23,7 @@ VAE_PHASES = ("vae_encode", "hires_upscale", "vae_decode")
 
 def later_notes(request: Request, *, refiner_known: bool) -> tuple[Message, ...]:
     """Return what of ``request`` needs memory that cannot be computed yet: the verdict stays open for these."""
-    kinds = sorted({unit.kind for unit in request.controlnets if unit.kind != "controlnet"})
+    kinds = sorted({unit.kind for unit in request.controlnets if not is_known(unit)})
     notes = [say("estimate.control_later", kind=kind) for kind in kinds]
     if request.refiner is not None and not refiner_known:
         notes.append(say("estimate.refiner_later", family=request.refiner.family))
@@ -54,7 +58,8 @@ def _forge_notes(
 
 
 def _is_halved(item: Placed) -> bool:
-    return item.component.part == "denoise" and not item.component.cfg
+    component = item.component
+    return not isinstance(component, Addon) and component.part == "denoise" and not component.cfg
 
 
 def _a1111_notes(request: Request) -> Iterator[Message]:
@@ -70,17 +75,13 @@ def _general_notes(request: Request, placed: tuple[Placed, ...]) -> Iterator[Mes
     if (width, height) != (request.width, request.height):
         yield say("estimate.size_cut", width=request.width, height=request.height, to_width=width, to_height=height)
     tile = vae_tile(request, "vae_decode")
-    if tile and any(item.component.tile for item in placed):
+    parts = [item.component for item in placed if not isinstance(item.component, Addon)]
+    if tile and any(part.tile for part in parts):
         yield say("estimate.tiles", tile=tile)
-    if any(item.component.dtype == "fp32" for item in placed):
+    if any(part.dtype == "fp32" for part in parts):
         yield say("interval.fp32")
     yield from device_reasons(request.device.name)
-    if request.hires and request.mode == "txt2img" and _upscaler_uses_the_card(request):
-        yield say("estimate.upscaler_not_counted", upscaler=request.hires.upscaler)
-    if request.controlnets:
-        yield say("estimate.preprocessor_not_counted")
-    if request.detailer:
-        yield say("estimate.detector_not_counted")
+    yield from _addon_notes(request)
     if AllocatorConf.parse(request.alloc_conf).stream_ordered:
         yield say("estimate.alloc_conf_pool", conf=request.alloc_conf)
     if request.loras:
@@ -88,6 +89,18 @@ def _general_notes(request: Request, placed: tuple[Placed, ...]) -> Iterator[Mes
     yield say("estimate.interval", low_bytes=CONTEXT_LOW_BYTES, high_bytes=CONTEXT_HIGH_BYTES)
 
 
-def _upscaler_uses_the_card(request: Request) -> bool:
-    name = request.hires.upscaler.lower() if request.hires else ""
-    return not uses_latent_upscaler(request) and name not in CPU_UPSCALERS
+def _addon_notes(request: Request) -> Iterator[Message]:
+    """What stands in for a network that has no figures of its own."""
+    if request.hires and request.mode == "txt2img" and runs_a_network(request.hires.upscaler):
+        network = upscaler_network(request.hires.upscaler, request.host)
+        if network is None:
+            yield say("estimate.upscaler_not_counted", upscaler=request.hires.upscaler)
+        elif network.by_rule:
+            yield say("estimate.upscaler_by_rule", upscaler=request.hires.upscaler)
+    for name in unknown_preprocessors(request):
+        yield say("estimate.preprocessor_by_rule", preprocessor=name)
+    detector = detector_network(request.detailer.model) if request.detailer else None
+    if request.detailer and detector and detector.by_rule:
+        yield say("estimate.detector_by_rule", detector=request.detailer.model)
+    if any(unit.kind not in ("controlnet", "t2i_adapter") and not unit.bytes for unit in request.controlnets):
+        yield say("estimate.control_of_typical_size")

@@ -18,14 +18,20 @@ from lib_vram.estimate.forge import (
     Decided,
     Loaded,
     Model,
+    before_bytes,
     halved,
+    idle_models,
+    least_held_bytes,
     models_of,
     parts_of,
+    staying_bytes,
     vae_estimate_bytes,
 )
 from lib_vram.estimate.neo import MINIMUM_BYTES, OTHER_MAKERS, WEIGHTS_RATIO, reserved_by_flag
-from lib_vram.estimate.timeline import LATENT_FACTOR, Work, dtype_bytes
+from lib_vram.estimate.timeline import LATENT_FACTOR, dtype_bytes
 from lib_vram.estimate.weights import ModelWeights
+from lib_vram.estimate.work import Work
+from lib_vram.physics.addons import Addon
 from lib_vram.physics.component import Component
 from lib_vram.request import Family, Request
 from lib_vram.units import MIB
@@ -96,6 +102,10 @@ class ReforgeMemory:
             part = self._part_that_fits(model, loaded_bytes, self.free_bytes(waiting), wanted)
             self.loaded = [Loaded(model, part), *others]
 
+    def make_room(self) -> None:
+        """Send models away until the reserve is free (``prepare_free_memory``)."""
+        self._send_away(self.rules.minimum_bytes, ())
+
     def _has(self, model: Model) -> bool:
         return any(item.model == model for item in self.loaded)
 
@@ -131,7 +141,12 @@ def reforge_decides(
 ) -> tuple[Decided, ...]:
     """Return for each work what reForge has on the card then, for one generation on a card it finds empty."""
     memory = ReforgeMemory(empty_bytes, rules_of(request))
-    return tuple(_decide(request, work, weights, memory) for work in works)
+    memory.loaded = idle_models(request)
+    decided = []
+    for work in works:
+        memory.empty_bytes = empty_bytes - staying_bytes(work)
+        decided.append(_decide(request, work, weights, memory))
+    return tuple(decided)
 
 
 def reforge_least(
@@ -144,9 +159,8 @@ def reforge_least(
     swapped = rules_of(request).fully_swapped
     least = []
     for work in works:
-        held_bytes = sum(size // 2 if name == "control_outputs" else size for name, size in work.held)
-        first = models_of(request, work, weights)[0]
-        least.append(held_bytes + (0 if swapped else min(first.size_bytes, LEAST_PART_BYTES)))
+        first = 0 if swapped else sum(model.size_bytes for model in models_of(request, work, weights)[:1])
+        least.append(least_held_bytes(work) + min(first, LEAST_PART_BYTES))
     return tuple(least)
 
 
@@ -160,23 +174,33 @@ def denoise_estimate_bytes(component: Component, rows: int) -> float:
 
 
 def _decide(request: Request, work: Work, weights: ModelWeights, memory: ReforgeMemory) -> Decided:
-    before_bytes = sum(size for name, size in work.held if name != "control_outputs")
-    component = work.component
+    if isinstance(work.component, Addon):
+        return _decide_addon(request, work, weights, memory)
+    component = work.part
     required: float = 0
     if work.worker in ("unet", "controlnet"):
         required = denoise_estimate_bytes(component, 2 * component.batch)
     elif work.worker == "vae":
         required = vae_estimate_bytes(component)  # the whole picture, whether our tiles are on or not
     memory.load(models_of(request, work, weights), required)
-    component = _as_reforge_runs_it(work, memory.free_bytes(before_bytes))
+    component = _as_reforge_runs_it(work, memory.free_bytes(before_bytes(work)))
     if component != work.component and work.worker in ("unet", "controlnet"):
         work = halved(work, component)
     return work, component, (*parts_of(memory.loaded), *work.held)
 
 
+def _decide_addon(request: Request, work: Work, weights: ModelWeights, memory: ReforgeMemory) -> Decided:
+    """An image encoder is a model like others; room is made before upscaling and restoring of faces."""
+    if work.managed:
+        memory.load(models_of(request, work, weights))
+    elif work.phase in ("hires_upscale", "face_restore", "controlnet_preprocess"):
+        memory.make_room()
+    return work, work.component, (*parts_of(memory.loaded), *work.held)
+
+
 def _as_reforge_runs_it(work: Work, free_bytes: int) -> Component:
     """Split cond and uncond, or a batch of pictures to decode, where reForge's own figures say so."""
-    component = work.component
+    component = work.part
     if work.worker == "vae" and component.batch > 1:
         at_a_time = max(1, int(free_bytes / vae_estimate_bytes(component)))
         return replace(component, batch=min(component.batch, at_a_time))

@@ -22,14 +22,17 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from lib_vram.estimate.classic import classic_decides, classic_least
+from lib_vram.estimate.controls import WHOLE_NETS, control_bytes
 from lib_vram.estimate.flags import OffloadMode, compute_dtype, offload_mode
 from lib_vram.estimate.forge import Decided, forge_decides, forge_least
 from lib_vram.estimate.neo import neo_decides, neo_least
 from lib_vram.estimate.reforge import reforge_decides, reforge_least
-from lib_vram.estimate.timeline import Sizes, Work, Worker, looks_at_free_memory
-from lib_vram.estimate.weights import ModelWeights, controlnet_bytes
+from lib_vram.estimate.result import PhaseName
+from lib_vram.estimate.timeline import looks_at_free_memory
+from lib_vram.estimate.weights import ModelWeights
+from lib_vram.estimate.work import Sizes, Work, Worker, Working
+from lib_vram.physics.addons import Addon
 from lib_vram.physics.alloc_conf import AllocatorConf
-from lib_vram.physics.component import Component
 from lib_vram.request import HostName, Request
 from lib_vram.units import MIB, round_up
 
@@ -55,14 +58,21 @@ A1111_KEEPS: dict[OffloadMode, dict[Worker, tuple[str, ...]]] = {
 """modules/lowvram.py: one of the hooked modules is on the device at a time; ControlNets run in the UNet's turn."""
 
 
+A1111_BESIDE_ADDONS: dict[PhaseName, Worker] = {
+    "sampling": "unet", "hires_sampling": "unet", "refiner_sampling": "unet", "hires_upscale": "vae",
+}  # fmt: skip
+"""Whose turn it still is while an add-on works; before the first and after the last phase medvram has all on the CPU
+(``send_everything_to_cpu`` at the end of ``process_images_inner``'s loop)."""
+
 OWN_WEIGHTS: dict[Worker, tuple[str, ...]] = {
     "text_encoders": ("text_encoders",),
     "unet": ("unet", "controlnet"),
     "controlnet": ("unet", "controlnet"),
     "vae": ("vae",),
+    "addon": (),
 }
 """The weights that a worker cannot do without."""
-WEIGHTS = frozenset(("unet", "text_encoders", "vae", "controlnet"))
+WEIGHTS = frozenset(("unet", "text_encoders", "vae", "controlnet", "image_encoder", "idle"))
 
 
 Rule = Callable[[Request, tuple[Work, ...], ModelWeights, int], tuple[Decided, ...]]
@@ -83,7 +93,7 @@ class Placed:
     """A piece of work with what is on the device meanwhile, largest first, as the allocator reserves it."""
 
     work: Work
-    component: Component
+    component: Working
     resident: Sizes
 
     @cached_property
@@ -134,9 +144,9 @@ def with_part(placed: Placed, name: str, size_bytes: int) -> Placed:
     return replace(placed, resident=_sorted((*placed.resident, (name, round_up(size_bytes, SEGMENT_BYTES)))))
 
 
-def _placed(work: Work, component: Component, resident: Sizes, room_bytes: int) -> Placed:
+def _placed(work: Work, component: Working, resident: Sizes, room_bytes: int) -> Placed:
     """Attention that slices itself by free memory is told what it will find free."""
-    if looks_at_free_memory(component):
+    if not isinstance(component, Addon) and looks_at_free_memory(component):
         free_bytes = max(0, room_bytes - sum(size for _, size in resident))
         component = replace(component, free_bytes=free_bytes)
     return Placed(work, component, resident)
@@ -149,18 +159,26 @@ def _a1111_parts(request: Request, work: Work, weights: ModelWeights) -> Sizes:
         "text_encoders": weights.text_encoders_bytes,
         "vae": weights.vae_bytes,
     }
-    kept = A1111_KEEPS[offload_mode(request)][work.worker]
+    kept = _a1111_keeps(request, work)
     parts = tuple(("unet" if name == "block" else name, sizes[name]) for name in kept)
     control = _a1111_controlnets(request, work)
     return (*parts, *((("controlnet", control),) if control else ()), *work.held)
+
+
+def _a1111_keeps(request: Request, work: Work) -> tuple[str, ...]:
+    mode = offload_mode(request)
+    turn = A1111_BESIDE_ADDONS.get(work.phase) if work.worker == "addon" else work.worker
+    if turn is None:
+        return A1111_KEEPS[mode]["vae"] if mode == "normal" else ()
+    return A1111_KEEPS[mode][turn]
 
 
 def _a1111_controlnets(request: Request, work: Work) -> int:
     total = 0
     for index, unit in enumerate(request.controlnets):
         its_turn = work.worker == "controlnet" and work.unit == index
-        if unit.kind == "controlnet" and (its_turn or not unit.low_vram):
-            total += controlnet_bytes(unit.family, compute_dtype(request))
+        if unit.kind in WHOLE_NETS and (its_turn or not unit.low_vram):
+            total += control_bytes(unit, compute_dtype(request))
     return total
 
 

@@ -10,12 +10,11 @@ from typing import Any, Literal, Protocol
 from lib_vram.errors import DeviceOutOfMemory, NotReady
 from lib_vram.estimate.estimator import Measured, estimate, measure
 from lib_vram.estimate.flags import replayed_conf
-from lib_vram.estimate.physics import COMPUTED, Physics
+from lib_vram.estimate.physics import COMPUTED, Physics, trace_of
 from lib_vram.estimate.residency import CONTEXT_BYTES, available_bytes
 from lib_vram.estimate.result import PhaseName
+from lib_vram.estimate.work import Working
 from lib_vram.physics.allocator import AllocatorConf, CachingAllocator
-from lib_vram.physics.component import Component
-from lib_vram.physics.memory import component_trace
 from lib_vram.request import Request
 from lib_vram.units import GIB, KIB, MIB
 
@@ -30,7 +29,7 @@ class Replayable(Protocol):
         """Run the events; raises ``DeviceOutOfMemory`` where the card has no room."""
 
 
-Trace = Callable[[Component], Replayable]
+Trace = Callable[[Working], Replayable]
 
 
 @dataclass(frozen=True)
@@ -76,7 +75,7 @@ class Simulation:
         }
 
 
-def simulate(request: Request, physics: Physics = COMPUTED, trace: Trace = component_trace) -> Simulation:
+def simulate(request: Request, physics: Physics = COMPUTED, trace: Trace = trace_of) -> Simulation:
     """Return how ``request`` ends on its card: completed, or out of memory and in which phase.
 
     Raises:
@@ -91,7 +90,7 @@ def simulate(request: Request, physics: Physics = COMPUTED, trace: Trace = compo
     return Simulation("completed", None, peak_bytes, "")
 
 
-def simulate_steps(request: Request, physics: Physics = COMPUTED, trace: Trace = component_trace) -> Iterator[PhaseRun]:
+def simulate_steps(request: Request, physics: Physics = COMPUTED, trace: Trace = trace_of) -> Iterator[PhaseRun]:
     """Run ``request`` phase by phase and yield each as it ends.
 
     What the host keeps is taken off the card before each part works, and the cache is emptied after it, as both

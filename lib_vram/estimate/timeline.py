@@ -4,9 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
+from lib_vram.estimate.controls import WHOLE_NETS
+from lib_vram.estimate.extras import (
+    adapter_works,
+    adapters_held_bytes,
+    detector_works,
+    kept_upscaler_bytes,
+    preprocessor_works,
+    restorer_bytes,
+    restorer_works,
+    unmanaged_idle_bytes,
+    upscaler_works,
+)
 from lib_vram.estimate.flags import (
     compute_dtype,
     host_tiles,
@@ -18,17 +30,13 @@ from lib_vram.estimate.flags import (
 )
 from lib_vram.estimate.result import PhaseName
 from lib_vram.estimate.weights import ARCHITECTURES
+from lib_vram.estimate.work import Sizes, Work, Working
+from lib_vram.physics.addons import Addon
 from lib_vram.physics.attention import SELF_SLICING
 from lib_vram.physics.component import CodeHost, Component
 from lib_vram.physics.families import SHAPES
 from lib_vram.physics.quantised import scratch_bytes
 from lib_vram.request import HostName, Request
-
-Worker = Literal["text_encoders", "unet", "controlnet", "vae"]
-"""Whose weights a piece of work needs."""
-WORKERS: tuple[Worker, ...] = ("text_encoders", "unet", "controlnet", "vae")
-Sizes = tuple[tuple[str, int], ...]
-"""Named sizes in bytes: ``(("latents", 1048576), …)``."""
 
 LATENT_FACTOR = 8
 """Pixels of the picture per row of the latent (``opt_f`` in both hosts)."""
@@ -72,25 +80,31 @@ FORGE_TILE = 512
 CPU_UPSCALERS = ("none", "lanczos", "nearest")
 
 
-@dataclass(frozen=True)
-class Work:
-    """One part at work once. ``held`` stays on the device beside its weights while it runs.
-
-    ``beside`` is a part that another thread may run at the same moment: the full live preview's decode.
-    """
-
-    phase: PhaseName
-    worker: Worker
-    component: Component
-    held: Sizes = ()
-    beside: Component | None = None
-    unit: int = 0
-    """Which of the request's ControlNets works, for ``worker == "controlnet"``."""
-
-
 def timeline(request: Request) -> tuple[Work, ...]:
     """Return the pieces of work of one batch of ``request``, in the order in which the host does them."""
-    return tuple(_timeline(request))
+    return tuple(_with_kept(request, tuple(_timeline(request))))
+
+
+def _with_kept(request: Request, works: tuple[Work, ...]) -> Iterator[Work]:
+    """Add what stays on the device from one batch to the next, or from its first use on: add-ons and idle models."""
+    left = any(model.kind == "face_restore" for model in request.idle_models)
+    restorer = restorer_bytes(request) if left or request.batch_count > 1 else 0
+    upscaler, used = _kept_upscaler_bytes(request), request.batch_count > 1
+    idle = unmanaged_idle_bytes(request)
+    for work in works:
+        kept = {"face_restore": restorer, "upscaler": upscaler if used else 0, "idle_models": idle}
+        names = {name for name, _ in work.held}
+        more = tuple((name, size) for name, size in kept.items() if size and name not in names)
+        used = used or "upscaler" in names
+        yield replace(work, held=(*work.held, *more)) if more else work
+
+
+def _kept_upscaler_bytes(request: Request) -> int:
+    wanted = upscaled_size(request) if request.mode == "txt2img" else None
+    if wanted is None or uses_latent_upscaler(request):
+        return 0
+    size = computed_side(request, request.width), computed_side(request, request.height)
+    return kept_upscaler_bytes(request, size, wanted)
 
 
 def latent_floor(pixels: int) -> int:
@@ -125,6 +139,7 @@ def uses_latent_upscaler(request: Request) -> bool:
 
 def _timeline(request: Request) -> Iterator[Work]:
     width, height = computed_side(request, request.width), computed_side(request, request.height)
+    yield from preprocessor_works(request, width, height)
     if request.mode == "img2img":
         yield _encode(request, "vae_encode", width, height)
     yield _text(request)
@@ -135,7 +150,9 @@ def _timeline(request: Request) -> Iterator[Work]:
         width, height = computed_side(request, second[0]), computed_side(request, second[1])
         yield from _sampling(request, "hires_sampling", width, height)
     yield _decode(request, "vae_decode", width, height)
+    yield from restorer_works(request, width, height)
     if request.detailer is not None:
+        yield from detector_works(request, width, height)
         yield from _detailer(request, request.detailer.width, request.detailer.height)
 
 
@@ -150,9 +167,11 @@ def _text(request: Request) -> Work:
 def _hires_upscale(request: Request, width: int, height: int) -> Iterator[Work]:
     if uses_latent_upscaler(request):
         return
-    yield _decode(request, "hires_upscale", width, height)
+    decode = _decode(request, "hires_upscale", width, height)
+    yield decode
     enlarged = upscaled_size(request)
     if enlarged is not None:
+        yield from upscaler_works(request, (width, height), enlarged, decode.held)
         yield _encode(
             request, "hires_upscale", computed_side(request, enlarged[0]), computed_side(request, enlarged[1])
         )
@@ -179,10 +198,20 @@ def sampling_works(request: Request, phase: PhaseName, component: Component) -> 
     outputs = ("control_outputs", control_outputs_bytes(component)) if _controlnets(request) else None
     for turn, unit in enumerate(_controlnets(request)):
         part = _control_component(request, component, unit)
-        yield Work(phase, "controlnet", part, (*held, outputs) if turn and outputs else held, unit=unit)
+        added = (*_added_weights(request, unit, part), *((outputs,) if turn and outputs else ()))
+        yield Work(phase, "controlnet", part, (*held, *added), unit=unit)
     yield Work(
         phase, "unet", component, (*held, outputs) if outputs else held, beside=_preview_decode(request, component)
     )
+    yield from adapter_works(request, phase, component.width, component.height, held)
+
+
+def _added_weights(request: Request, unit: int, component: Component) -> Sizes:
+    """Return what a Control-LoRA takes for the layer at hand: what is added to the UNet's weights, and their sum."""
+    known = ARCHITECTURES.get(request.model.family)
+    if known is None or request.controlnets[unit].kind != "control_lora":
+        return ()
+    return (("added_weights", 2 * known.unet_layer * dtype_bytes(component)),)
 
 
 def control_outputs_bytes(component: Component) -> int:
@@ -207,14 +236,16 @@ def dtype_bytes(component: Component) -> int:
     return 4 if component.dtype == "fp32" else 2
 
 
-def looks_at_free_memory(component: Component) -> bool:
+def looks_at_free_memory(component: Working) -> bool:
     """Return whether attention cuts itself by what is free then: A1111's sub-quadratic one has fixed chunks."""
+    if isinstance(component, Addon):
+        return False
     fixed = component.host == "a1111" and component.attention == "sub_quad"
     return component.attention in SELF_SLICING and not fixed
 
 
 def _controlnets(request: Request) -> tuple[int, ...]:
-    return tuple(index for index, unit in enumerate(request.controlnets) if unit.kind == "controlnet")
+    return tuple(index for index, unit in enumerate(request.controlnets) if unit.kind in WHOLE_NETS)
 
 
 def _control_component(request: Request, unet: Component, unit: int) -> Component:
@@ -234,6 +265,9 @@ def _sampling_held(request: Request, phase: PhaseName, component: Component) -> 
         images += _picture_bytes(request, component.width, component.height, component.batch)
     if images:
         held = (*held, ("images", images))
+    adapters = adapters_held_bytes(request, component.width, component.height, _rows(component))
+    if adapters:
+        held = (*held, ("adapter", adapters))
     unpacked = _unpacked_bytes(request, component)
     if unpacked:
         held = (*held, ("unpacked_weights", unpacked))
@@ -333,10 +367,11 @@ def code_host(request: Request) -> CodeHost:
 def _detailer(request: Request, width: int, height: int) -> Iterator[Work]:
     """A detailer repaints one crop at a time: an img2img of its own with the same model."""
     crop = request.replace(
-        width=width, height=height, mode="img2img", batch_size=1, hires=None, detailer=None, refiner=None
-    )
+        width=width, height=height, mode="img2img", batch_size=1, hires=None, detailer=None, refiner=None,
+        controlnets=(), restore_faces=None,
+    )  # fmt: skip
     for work in _timeline(crop):
-        yield Work("detailer", work.worker, work.component, work.held, work.beside, work.unit)
+        yield replace(work, phase="detailer")
 
 
 def _rows(component: Component) -> int:

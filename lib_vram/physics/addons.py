@@ -1,13 +1,13 @@
-"""What upscalers, face restorers and adapters need beside the diffusion model, each from its own traced profile.
+"""What upscalers, face restorers, detectors and adapters need beside the diffusion model, each from its own profile.
 
 They run as the hosts run them: upscalers tile by tile, face restorers on one face of 512 × 512 after
-a detector has seen the whole picture, image encoders once. What has no profile is said in
-:data:`NOT_COUNTED`.
+a detector has seen the whole picture, image encoders once. Their code was traced like the diffusion models' own
+(``tools/trace_addons.py``); a model without a profile is stood in for by the most similar one, ``by_rule``.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
@@ -16,97 +16,127 @@ from lib_vram.physics.allocator import AllocatorConf
 from lib_vram.physics.component import ComponentMemory
 from lib_vram.physics.minimum import minimum_and_comfortable
 from lib_vram.physics.profile import Profile, load
-from lib_vram.physics.program import Setting, expand
+from lib_vram.physics.program import EventTrace, Setting, expand
 
 AddonKind = Literal[
-    "esrgan", "compact", "swinir", "dat", "hat", "gfpgan", "codeformer", "retinaface",
-    "t2i_adapter_sd15", "t2i_adapter_sdxl", "clip_vision_h",
+    "esrgan", "compact", "swinir", "dat", "hat", "scunet", "gfpgan", "codeformer", "retinaface", "parsenet",
+    "t2i_adapter_sd15", "t2i_adapter_sdxl", "clip_vision_l", "clip_vision_h", "clip_vision_g",
+    "yolo_n", "yolo_s", "yolo_m", "yolo_x", "openpose_body", "openpose_hand", "openpose_face",
+    "hed", "pidinet", "teed", "lineart", "lineart_anime", "mlsd", "normal_bae", "leres", "depth_anything",
 ]  # fmt: skip
+AddonDtype = Literal["fp16", "fp32"]
 
-UPSCALERS = frozenset(("esrgan", "compact", "swinir", "dat", "hat"))
-RESTORERS = frozenset(("gfpgan", "codeformer"))
+FIXED = {
+    "gfpgan": 512, "codeformer": 512, "parsenet": 512, "clip_vision_l": 224, "clip_vision_h": 224,
+    "clip_vision_g": 224, "yolo_n": 640, "yolo_s": 640, "yolo_m": 640, "yolo_x": 640, "openpose_hand": 736,
+    "openpose_face": 384, "mlsd": 512, "leres": 448,
+}  # fmt: skip
+"""Pixels: what is always computed at one size, whatever the picture's. OpenPose looks at hands at twice its 368."""
 
-SIDES = {"gfpgan": 512, "codeformer": 512, "clip_vision_h": 224}
-"""Pixels: what is always computed at one size, whatever the picture's."""
+HEIGHTS = {"openpose_body": 184}
+"""Pixels of height to which a picture is shrunk first: half of OpenPose's 368."""
 
-WINDOWS = {"swinir": 8, "dat": 32, "hat": 16}
-"""Pixels to a multiple of which a tile is padded."""
+LEAST_SIDES = {"retinaface": 640, "depth_anything": 518}
+"""Pixels of the shorter side to which a smaller picture is enlarged first (facexlib's helper, Depth Anything)."""
+SHRUNK = frozenset(("depth_anything",))
+"""For which a larger picture is shrunk to that as well."""
 
-TILE, OVERLAP = 192, 8
-"""Pixels: the hosts' default tile and overlap for every upscaler (``ESRGAN_tile``, ``SWIN_tile``, ``DAT_tile``)."""
+UNITS = {"depth_anything": 14}
+"""Pixels that count as one row or column in the profile: a patch of the vision transformer."""
+
+WINDOWS = {"swinir": 8, "dat": 32, "hat": 16, "scunet": 64, "lineart_anime": 256, "openpose_body": 8}
+"""Pixels to a multiple of which a tile or picture is padded."""
 
 SCALE = 4
 COLOURS = 3
-
-NOT_COUNTED = frozenset((
-    "yolo", "mediapipe", "sam", "openpose", "depth_anything", "midas", "zoe", "oneformer", "lineart", "hed", "scunet",
-    "ldsr", "lllite",
-))  # fmt: skip
-"""Detectors and preprocessors without a profile; each runs alone, before or after sampling, and most are small."""
+COPIED = frozenset(("swinir", "scunet"))
+"""Upscalers that put their tiles together on the card (``tiled_upscale_2``)."""
 
 HIGH_MARGIN = {"fp16": 0.05, "fp32": 0.30}
 """Above the computed peak: these models were not compared with measurements, and fp32's workspace is known from one."""
+RULE_MARGIN, RULE_LOW = 1.0, 0.25
+"""For a model that another one stands in for: the peak may be twice as high, or a quarter."""
 
 _LORA_COPIES = 3
 """Of the layer at hand while a LoRA is put into it: what is added, that times its strength, and the layer's copy (in
 A1111 the sum). Read in Forge's ``merge_lora_to_weight`` and A1111's ``network_apply_weights`` and ``calc_updown``."""
 
 
-def addon_memory(kind: AddonKind, width: int, height: int, batch: int = 1, dtype: str = "fp16", *,
-                 tile: int | None = TILE, alloc_conf: str = "") -> ComponentMemory:  # fmt: skip
-    """Return what ``kind`` needs for pictures of ``width`` × ``height`` pixels, as it is given them.
+@dataclass(frozen=True)
+class Addon:
+    """One add-on at work once, on what is made of a picture of ``width`` × ``height`` pixels.
 
-    ``tile`` is the side of an upscaler's tile, 0 or ``None`` for the whole picture at once. bf16 counts as fp16.
+    ``tile`` is the side of a tile in pixels, 0 for the whole picture at once. ``shuffle`` is how many pixels a side the
+    model folds into its channels first. ``by_rule`` says that the kind stands in for a similar model; ``parameters``
+    is then, or for a smaller version, how many weights there are.
+    """
+
+    kind: AddonKind
+    width: int
+    height: int
+    dtype: AddonDtype = "fp32"
+    tile: int = 0
+    alloc_conf: str = ""
+    shuffle: int = 1
+    by_rule: bool = False
+    parameters: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("width", "height"):
+            if getattr(self, name) < 1:
+                raise BadInput(name, got=getattr(self, name), takes="1 or more")
+
+
+def addon_trace(addon: Addon) -> EventTrace:
+    """Return the blocks that ``addon`` takes and gives back.
 
     Raises:
         NotReady: there is no profile of it.
-        BadInput: a size is not above 0, or ``alloc_conf`` is not one that PyTorch takes.
     """
-    for name, value in (("width", width), ("height", height), ("batch", batch)):
-        if value < 1:
-            raise BadInput(name, got=value, takes="1 or more")
-    return _memory(kind, width, height, batch, "fp32" if dtype == "fp32" else "fp16", tile or 0, alloc_conf)
+    trace = expand(_profile(addon.kind, addon.dtype)[0], _setting(addon), "sdpa")
+    conf = AllocatorConf.parse(addon.alloc_conf)
+    return trace if not conf.divisions else replace(trace, sizes=tuple(map(conf.rounded, trace.sizes)))
 
 
-def restore_memory(kind: AddonKind, width: int, height: int, dtype: str = "fp32", *,
-                   alloc_conf: str = "") -> ComponentMemory:  # fmt: skip
-    """Return what a face restorer needs with its detector, which looks at the whole picture first.
+@lru_cache(maxsize=512)
+def addon_memory(addon: Addon) -> ComponentMemory:
+    """Return what ``addon`` needs; its weights are ``weights_bytes``.
 
-    Both models are on the card together; the hosts run both in fp32.
+    Raises:
+        NotReady: there is no profile of it.
+        BadInput: ``alloc_conf`` is not one that PyTorch takes.
+    """
+    trace = addon_trace(addon)
+    floor = trace.floor_bytes
+    minimum, comfortable = minimum_and_comfortable(trace, AllocatorConf.parse(addon.alloc_conf), floor)
+    dtype = _profile(addon.kind, addon.dtype)[1]
+    low, high = trace.bare_floor_bytes, floor * (1 + HIGH_MARGIN[dtype])
+    if addon.by_rule:
+        low, high = int(RULE_LOW * low), floor * (1 + RULE_MARGIN)
+    return ComponentMemory(
+        weights_bytes=addon_weights_bytes(addon), floor_bytes=floor, minimum_bytes=minimum,
+        comfortable_bytes=comfortable, low_bytes=low, high_bytes=int(high),
+        source="rule" if addon.by_rule else "profile",
+    )  # fmt: skip
+
+
+def addon_weights_bytes(addon: Addon) -> int:
+    """Return what the weights of ``addon`` take on the device.
 
     Raises:
         NotReady: there is no profile of it.
     """
-    found = addon_memory("retinaface", width, height, dtype="fp32", alloc_conf=alloc_conf)
-    made = addon_memory(kind, width, height, dtype=dtype, alloc_conf=alloc_conf)
-    larger = max(found, made, key=lambda item: item.minimum_bytes)
-    return replace(larger, weights_bytes=found.weights_bytes + made.weights_bytes)
+    profile, dtype = _profile(addon.kind, addon.dtype)
+    parameters = profile.parameters if addon.parameters is None else addon.parameters
+    return parameters * (4 if dtype == "fp32" else 2)
 
 
-def upscaler_kind(name: str) -> AddonKind | None:
-    """Return the kind of an upscaler from its name in the hosts, ``None`` for one that computes nothing here.
-
-    Latent and plain resizing take no model; of ``ScuNET`` and ``LDSR`` there is no profile. Any other name is
-    that of a file, and nearly all files are of ESRGAN's shape.
-    """
-    lower = name.lower()
-    if not lower or lower.startswith(("latent", "none", "lanczos", "nearest", "scunet", "ldsr")):
-        return None
-    if "general" in lower and "esrgan" in lower:
-        return "compact"
-    if lower.startswith("swinir"):
-        return "swinir"
-    if lower.startswith("dat "):
-        return "dat"
-    return "hat" if lower.startswith("hat") else "esrgan"
-
-
-def upscaler_dtype(name: str) -> Literal["fp16", "fp32"]:
-    """Return the type in which the hosts run an upscaler: only those of the R-ESRGAN family are loaded in half.
-
-    DAT, HAT and SwinIR cannot run in half (spandrel's ``supports_half``), and ``ESRGAN`` is loaded as it is.
-    """
-    return "fp16" if name.lower().startswith("r-esrgan") else "fp32"
+def composed_bytes(addon: Addon) -> int:
+    """Return what is on the card beside a tile: a picture, its enlarged result and the weights of overlaps."""
+    if addon.kind not in COPIED:
+        return 0
+    scale = SCALE if addon.kind == "swinir" else 1
+    return COLOURS * addon.width * addon.height * (1 + 2 * scale**2) * 4
 
 
 def lora_scratch_bytes(layer_parameters: int, *, itemsize: int = 2, merges_in_fp32: bool = False) -> int:
@@ -119,47 +149,36 @@ def lora_scratch_bytes(layer_parameters: int, *, itemsize: int = 2, merges_in_fp
     return _LORA_COPIES * (4 if merges_in_fp32 else itemsize) * layer_parameters
 
 
-@lru_cache(maxsize=256)
-def _memory(kind: AddonKind, width: int, height: int, batch: int, dtype: str, tile: int,
-            alloc_conf: str) -> ComponentMemory:  # fmt: skip
-    setting = _setting(kind, width, height, batch, tile)
-    profile, dtype = _profile(kind, dtype, one=batch == 1)
-    conf = AllocatorConf.parse(alloc_conf)
-    trace = expand(profile, setting, "sdpa")
-    floor = trace.floor_bytes
-    minimum, comfortable = minimum_and_comfortable(trace, conf, floor)
-    itemsize = 4 if dtype == "fp32" else 2
-    beside = _beside(kind, width, height, batch, itemsize)
-    return ComponentMemory(
-        weights_bytes=profile.parameters * itemsize,
-        floor_bytes=floor + beside, minimum_bytes=minimum + beside, comfortable_bytes=comfortable + beside,
-        low_bytes=trace.bare_floor_bytes + beside, high_bytes=int((floor + beside) * (1 + HIGH_MARGIN[dtype])),
-        source="profile",
-    )  # fmt: skip
-
-
-def _profile(kind: AddonKind, dtype: str, *, one: bool) -> tuple[Profile, str]:
+@lru_cache(maxsize=64)
+def _profile(kind: AddonKind, dtype: AddonDtype) -> tuple[Profile, AddonDtype]:
     """Return the profile and its type: that of fp32 for what only runs in fp32."""
-    for found in dict.fromkeys((dtype, "fp32")):
-        for ending in ("_one", "") if one else ("",):
+    wanted: tuple[AddonDtype, ...] = ("fp16", "fp32") if dtype == "fp16" else ("fp32",)
+    for found in wanted:
+        for ending in ("_one", ""):
             profile = load(f"addon-{kind}-{found}{ending}")
             if profile is not None:
                 return profile, found
     raise NotReady("kind", got=kind, takes="an add-on with a profile")
 
 
-def _setting(kind: AddonKind, width: int, height: int, batch: int, tile: int) -> Setting:
-    side = SIDES.get(kind)
+def _setting(addon: Addon) -> Setting:
+    width, height = _seen(addon)
+    if addon.tile:
+        width, height = min(width, addon.tile), min(height, addon.tile)
+    step, unit = WINDOWS.get(addon.kind, 1), UNITS.get(addon.kind, 1) * addon.shuffle
+    rows, columns = (-(-side // step) * step for side in (height, width))
+    return Setting(1, -(-rows // unit), -(-columns // unit))
+
+
+def _seen(addon: Addon) -> tuple[int, int]:
+    """Return the width and height at which the model sees the picture."""
+    kind, width, height = addon.kind, addon.width, addon.height
+    side, lines, least = FIXED.get(kind), HEIGHTS.get(kind), LEAST_SIDES.get(kind)
     if side is not None:
-        return Setting(batch, side, side)
-    if kind in UPSCALERS and tile:
-        width, height = min(width, tile), min(height, tile)
-    window = WINDOWS.get(kind, 1)
-    return Setting(batch, -(-height // window) * window, -(-width // window) * window)
-
-
-def _beside(kind: AddonKind, width: int, height: int, batch: int, itemsize: int) -> int:
-    """Return what is on the card beside a tile: SwinIR's picture, its enlarged result and the weights of overlaps."""
-    if kind != "swinir":
-        return 0
-    return batch * COLOURS * width * height * (1 + 2 * SCALE**2) * itemsize
+        return side, side
+    if lines is not None:
+        return max(1, width * lines // height), lines
+    if least is not None and (kind in SHRUNK or min(width, height) < least):
+        shorter = min(width, height)
+        return -(-width * least // shorter), -(-height * least // shorter)
+    return width, height

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from lib_vram.estimate.physics import Physics
+from lib_vram.estimate.work import Working
+from lib_vram.physics.addons import Addon
 from lib_vram.physics.allocator import CachingAllocator
-from lib_vram.physics.component import Component, ComponentMemory
+from lib_vram.physics.component import ComponentMemory
 from lib_vram.request import Request
 from lib_vram.units import GIB, MIB, round_up
 
@@ -20,8 +22,10 @@ BYTES_PER_PIXEL = {"denoise": 300, "controlnet": 150, "vae_decode": 2200, "vae_e
 TILE_KEEPS_PER_PIXEL = 12
 
 
-def floor_bytes(component: Component) -> int:
-    """Return the larger block: 16 MiB and so much for each pixel of each row."""
+def floor_bytes(component: Working) -> int:
+    """Return the larger block: 16 MiB and so much for each pixel of each row; add-ons need a block of one size."""
+    if isinstance(component, Addon):
+        return BASE_BYTES
     rows = component.batch * (2 if component.cfg else 1)
     pixels = component.width * component.height
     kept = 0
@@ -32,7 +36,7 @@ def floor_bytes(component: Component) -> int:
     return round_up(BASE_BYTES + kept + BYTES_PER_PIXEL[component.part] * pixels * rows * width, 512)
 
 
-def memory(component: Component) -> ComponentMemory:
+def memory(component: Working) -> ComponentMemory:
     """Return the figures of ``component``."""
     floor = floor_bytes(component)
     minimum = round_up(floor, 2 * MIB)
@@ -54,7 +58,7 @@ physics = Physics.of(memory)
 class trace:
     """The events of ``component``."""
 
-    component: Component
+    component: Working
 
     def replay(self, allocator: CachingAllocator) -> None:
         """Allocate and free half of the floor, then the floor."""

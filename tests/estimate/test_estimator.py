@@ -96,10 +96,10 @@ def test_the_refiner_works_at_the_size_of_the_second_pass():
     assert floors[1] > floors[0]
 
 
-def test_other_kinds_of_control_models_keep_the_verdict_open():
-    result = on_card(8 * GIB, controlnets=[{"kind": "ip_adapter", "family": "sd15"}])
+def test_adapters_of_other_families_keep_the_verdict_open():
+    result = on_card(8 * GIB, controlnets=[{"kind": "controllllite", "family": "sd15"}])
     assert result.verdict == "unknown"
-    assert str(result.notes[0]) == "Control models of the kind ip_adapter cannot be computed yet."
+    assert str(result.notes[0]) == "Control models of the kind controllllite cannot be computed yet."
 
 
 def test_a_controlnet_of_a_family_without_one_keeps_the_verdict_open():

@@ -148,7 +148,8 @@ def test_taesd_previews_are_held_where_they_run_beside():
 
 def test_a_detailer_repaints_one_crop_at_a_time():
     works = timeline(a_request(batch_size=4, detailer={"width": 768, "height": 768}))
-    detailer = [f"{work.component.part} {work.component.width} {work.component.batch}" for work in works[3:]]
+    assert (works[3].phase, works[3].component.kind) == ("detailer", "yolo_n")
+    detailer = [f"{work.component.part} {work.component.width} {work.component.batch}" for work in works[4:]]
     assert detailer == ["vae_encode 768 1", "text_encode 512 1", "denoise 768 1", "vae_decode 768 1"]
 
 

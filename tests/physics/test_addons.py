@@ -1,75 +1,98 @@
-"""Upscalers, face restorers and adapters: what they need, as the hosts run them."""
+"""Upscalers, face restorers, detectors and adapters: what they need, as the hosts run them."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import get_args
+
 import pytest
 
-from lib_vram.errors import BadInput, NotReady
+from lib_vram.errors import BadInput
 from lib_vram.physics.addons import (
-    NOT_COUNTED,
+    Addon,
+    AddonKind,
     addon_memory,
+    addon_trace,
+    addon_weights_bytes,
+    composed_bytes,
     lora_scratch_bytes,
-    restore_memory,
-    upscaler_dtype,
-    upscaler_kind,
 )
+from lib_vram.physics.allocator import CachingAllocator
+
+KINDS = get_args(AddonKind)
+
+
+def floor(kind: AddonKind, side: int, **changes: object) -> int:
+    """What ``kind`` needs for a square picture."""
+    return addon_memory(replace(Addon(kind, side, side), **changes)).floor_bytes  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     ("kind", "parameters"),
     [("esrgan", 16_697_987), ("compact", 1_213_296), ("gfpgan", 86_444_252), ("codeformer", 94_112_707),
-     ("clip_vision_h", 632_076_800)],
+     ("clip_vision_h", 632_076_800), ("scunet", 17_946_072), ("parsenet", 21_303_254), ("hed", 14_716_168)],
 )  # fmt: skip
 def test_weights_are_those_of_the_published_models(kind, parameters):
-    assert addon_memory(kind, 512, 512, dtype="fp16").weights_bytes == 2 * parameters
-    assert addon_memory(kind, 512, 512, dtype="fp32").weights_bytes == 4 * parameters
+    assert addon_weights_bytes(Addon(kind, 512, 512)) == 4 * parameters
+
+
+def test_half_precision_halves_the_weights_of_what_can_run_in_it():
+    assert addon_weights_bytes(Addon("esrgan", 512, 512, "fp16")) == 2 * 16_697_987
+    assert addon_weights_bytes(Addon("swinir", 512, 512, "fp16")) == addon_weights_bytes(Addon("swinir", 512, 512))
 
 
 def test_a_tiled_upscaler_needs_the_same_for_any_larger_picture():
-    assert addon_memory("esrgan", 512, 512) == addon_memory("esrgan", 4096, 2048)
-    assert addon_memory("esrgan", 512, 512).floor_bytes < addon_memory("esrgan", 512, 512, tile=0).floor_bytes
+    assert floor("esrgan", 512, tile=192) == floor("esrgan", 4096, tile=192) < floor("esrgan", 512)
 
 
 def test_without_tiles_the_need_grows_with_the_area():
-    small, large = (addon_memory("compact", side, side, tile=0).floor_bytes for side in (256, 512))
-    assert large == pytest.approx(4 * small, rel=0.01)
+    assert floor("compact", 512) == pytest.approx(4 * floor("compact", 256), rel=0.01)
 
 
-def test_swinir_keeps_the_enlarged_picture_on_the_card():
-    def result(side):
-        return addon_memory("swinir", side, side, dtype="fp32").floor_bytes
-
-    assert result(1024) - result(512) == 3 * 4 * 33 * (1024**2 - 512**2)
+def test_a_network_that_folds_pixels_into_channels_needs_a_quarter():
+    assert floor("esrgan", 192, shuffle=2) == floor("esrgan", 96)
 
 
-def test_a_face_is_always_512_pixels_and_its_detector_sees_the_whole_picture():
-    assert addon_memory("codeformer", 512, 512) == addon_memory("codeformer", 4096, 4096)
-    small, large = restore_memory("codeformer", 512, 512), restore_memory("codeformer", 4096, 4096)
-    assert small.weights_bytes == large.weights_bytes > addon_memory("codeformer", 512, 512, dtype="fp32").weights_bytes
-    assert large.minimum_bytes > small.minimum_bytes
+def test_swinir_puts_its_tiles_together_on_the_card():
+    assert composed_bytes(Addon("swinir", 1024, 512)) == 3 * 4 * 33 * 1024 * 512
+    assert composed_bytes(Addon("scunet", 1024, 512)) == 3 * 4 * 3 * 1024 * 512
+    assert composed_bytes(Addon("dat", 1024, 512)) == 0
 
 
-@pytest.mark.parametrize("kind", ["esrgan", "compact", "swinir", "dat", "hat", "gfpgan", "codeformer", "retinaface",
-                                  "t2i_adapter_sd15", "t2i_adapter_sdxl", "clip_vision_h"])  # fmt: skip
-@pytest.mark.parametrize("dtype", ["fp16", "bf16", "fp32"])
+def test_a_face_is_always_512_pixels_and_its_detector_sees_at_least_640():
+    assert floor("codeformer", 512) == floor("codeformer", 4096)
+    assert floor("retinaface", 256) == floor("retinaface", 640) < floor("retinaface", 1024)
+
+
+def test_openpose_looks_at_a_body_in_184_rows_whatever_the_picture():
+    assert floor("openpose_body", 512) == floor("openpose_body", 2048)
+    wide = addon_memory(Addon("openpose_body", 1024, 512)).floor_bytes
+    assert wide > floor("openpose_body", 512)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", ["fp16", "fp32"])
 def test_every_kind_answers_in_order(kind, dtype):
-    memory = addon_memory(kind, 768, 640, dtype=dtype)
+    memory = addon_memory(Addon(kind, 768, 640, dtype))
     assert 0 < memory.low_bytes <= memory.floor_bytes <= memory.minimum_bytes <= memory.comfortable_bytes
     assert memory.floor_bytes <= memory.high_bytes
+    assert memory.source == "profile"
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [("Latent (bicubic)", None), ("None", None), ("Lanczos", None), ("ScuNET PSNR", None), ("LDSR", None),
-     ("ESRGAN_4x", "esrgan"), ("R-ESRGAN 4x+ Anime6B", "esrgan"), ("R-ESRGAN General 4xV3", "compact"),
-     ("4x-UltraSharp", "esrgan"), ("SwinIR 4x", "swinir"), ("DAT x4", "dat"), ("HAT_SRx4", "hat")],
-)  # fmt: skip
-def test_an_upscalers_name_tells_its_kind(name, kind):
-    assert upscaler_kind(name) == kind
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_trace_runs_in_its_minimum_and_leaves_nothing(kind):
+    addon = Addon(kind, 512, 768, tile=192 if kind in ("dat", "hat", "swinir") else 0)
+    allocator = CachingAllocator(addon_memory(addon).minimum_bytes)
+    addon_trace(addon).replay(allocator)
+    assert allocator.allocated_bytes == 0
 
 
-def test_only_r_esrgan_runs_in_half_precision():
-    assert [upscaler_dtype(name) for name in ("R-ESRGAN 4x+", "4x-UltraSharp", "SwinIR 4x")] == ["fp16", "fp32", "fp32"]
+def test_a_stand_in_is_a_rule_with_a_wide_interval_and_its_own_weights():
+    own = addon_memory(Addon("depth_anything", 512, 512))
+    stand_in = addon_memory(Addon("depth_anything", 512, 512, by_rule=True, parameters=1000))
+    assert (stand_in.source, stand_in.weights_bytes) == ("rule", 4000)
+    assert stand_in.low_bytes < own.low_bytes
+    assert stand_in.high_bytes > own.high_bytes
 
 
 def test_a_lora_takes_three_copies_of_the_layer_at_hand():
@@ -77,13 +100,7 @@ def test_a_lora_takes_three_copies_of_the_layer_at_hand():
     assert lora_scratch_bytes(1000, merges_in_fp32=True) == 12000
 
 
-def test_what_has_no_profile_is_said():
-    for kind in NOT_COUNTED:
-        with pytest.raises(NotReady):
-            addon_memory(kind, 512, 512)
-
-
-@pytest.mark.parametrize("field", ["width", "height", "batch"])
+@pytest.mark.parametrize("field", ["width", "height"])
 def test_no_size_below_one(field):
     with pytest.raises(BadInput, match=field):
-        addon_memory("esrgan", **{"width": 64, "height": 64} | {field: 0})
+        Addon("esrgan", **({"width": 64, "height": 64} | {field: 0}))

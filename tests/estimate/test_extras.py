@@ -1,0 +1,138 @@
+"""What runs beside the model: where in the timeline, at which size, and what else is on the device then."""
+
+from __future__ import annotations
+
+import pytest
+
+from lib_vram.estimate.estimator import estimate
+from lib_vram.estimate.simulate import simulate
+from lib_vram.estimate.timeline import timeline
+from lib_vram.physics.addons import Addon, addon_weights_bytes
+from lib_vram.units import GIB, MIB
+from tests.estimate.stand_in import a_request
+
+HOSTS = ("a1111", "forge", "neo", "reforge", "classic")
+
+
+def addons(request):
+    """The add-ons of ``request``: phase, kind, width, height, tile."""
+    works = [work for work in timeline(request) if isinstance(work.component, Addon)]
+    return [
+        (work.phase, work.component.kind, work.component.width, work.component.height, work.component.tile)
+        for work in works
+    ]
+
+
+def parts(request, phase):
+    """What is on the device in ``phase``."""
+    return next(dict(item.resident_parts) for item in estimate(request).phases if item.name == phase)
+
+
+def test_an_upscaler_works_between_decode_and_encode_tile_by_tile():
+    request = a_request(hires={"upscaler": "4x-UltraSharp"})
+    phase = [work.component for work in timeline(request) if work.phase == "hires_upscale"]
+    assert [getattr(item, "kind", None) or item.part for item in phase] == ["vae_decode", "esrgan", "vae_encode"]
+    assert addons(request) == [("hires_upscale", "esrgan", 512, 512, 192)]
+    assert addons(a_request(host="neo", hires={"upscaler": "4x-UltraSharp"}))[0][-1] == 256
+    assert addons(a_request(hires={"upscaler": "4x-UltraSharp"}, upscaler_tile=0))[0][-1] == 0
+
+
+@pytest.mark.parametrize("upscaler", ["Latent", "Lanczos", "None", "LDSR"])
+def test_no_network_no_work(upscaler):
+    assert addons(a_request(hires={"upscaler": upscaler})) == []
+
+
+def test_an_upscaler_that_must_run_twice_sees_its_own_result():
+    assert addons(a_request(hires={"upscaler": "R-ESRGAN 2x+", "scale": 3.0}))[0][2:4] == (1024, 1024)
+
+
+def test_faces_are_found_restored_and_parsed_after_the_decode():
+    request = a_request(restore_faces="gfpgan", width=768)
+    assert addons(request) == [("face_restore", kind, 768, 512, 0) for kind in ("retinaface", "gfpgan", "parsenet")]
+    assert [item.name for item in estimate(request).phases][-2:] == ["vae_decode", "face_restore"]
+
+
+def test_what_restores_faces_stays_for_the_next_batch():
+    once, twice = a_request(restore_faces="codeformer"), a_request(restore_faces="codeformer", batch_count=2)
+    assert "face_restore" not in parts(once, "sampling")
+    left = a_request(restore_faces="codeformer", idle_models=[{"kind": "face_restore", "bytes": 1}])
+    assert parts(twice, "sampling")["face_restore"] == parts(left, "sampling")["face_restore"] == 546 * MIB
+
+
+def test_neo_keeps_an_upscaler_it_has_loaded():
+    changes = {"hires": {"upscaler": "4x-UltraSharp"}}
+    assert "upscaler" not in parts(a_request(host="forge", **changes), "vae_decode")
+    assert parts(a_request(host="neo", **changes), "vae_decode")["upscaler"] == 64 * MIB
+    assert "upscaler" not in parts(a_request(host="neo", **changes), "sampling")
+    assert parts(a_request(host="neo", batch_count=2, **changes), "sampling")["upscaler"] == 64 * MIB
+
+
+def test_under_medvram_nothing_of_the_model_is_there_while_faces_are_restored():
+    request = a_request(restore_faces="gfpgan", hires={"upscaler": "R-ESRGAN 4x+"}, host_args=["--medvram"])
+    assert sorted(parts(request, "face_restore")) == ["context", "face_restore"]
+    upscaling = next(work for work in timeline(request) if isinstance(work.component, Addon))
+    assert dict(upscaling.held)["upscaler"] == addon_weights_bytes(Addon("esrgan", 1, 1, "fp16"))
+
+
+def test_a_detailer_detects_on_the_card_unless_told_to_save_memory():
+    assert addons(a_request(detailer={}))[0][:2] == ("detailer", "yolo_n")
+    assert addons(a_request(detailer={}, host_args=["--medvram"])) == []
+    assert addons(a_request(detailer={"model": "mediapipe_face_full"})) == []
+
+
+def test_preprocessors_come_first_and_see_their_own_resolution():
+    request = a_request(width=1024, height=512, controlnets=[{"preprocessor": "softedge_hed", "processor_res": 768}])
+    assert addons(request) == [("controlnet_preprocess", "hed", 1536, 768, 0)]
+    assert timeline(request)[0].phase == "controlnet_preprocess"
+
+
+def test_an_ip_adapter_has_an_image_encoder_which_forge_moves_like_a_model():
+    request = a_request(controlnets=[{"kind": "ip_adapter"}])
+    assert addons(request) == [("controlnet_preprocess", "clip_vision_h", 512, 512, 0)]
+    assert parts(request, "sampling")["adapter"] == pytest.approx(44_640_768, rel=0.2)
+    forge = a_request(host="forge", controlnets=[{"kind": "ip_adapter"}])
+    assert parts(forge, "sampling")["image_encoder"] == 1206 * MIB
+    small = a_request(host="forge", controlnets=[{"kind": "ip_adapter"}], device={"total_bytes": 4 * GIB})
+    assert "image_encoder" not in parts(small, "sampling")
+
+
+def test_a_t2i_adapter_hands_features_to_the_unet_and_forge_sends_it_away():
+    own = {"kind": "t2i_adapter"}
+    weights = addon_weights_bytes(Addon("t2i_adapter_sd15", 512, 512, "fp16"))
+    features = 2 * 2 * (320 * 64 * 64 + 640 * 32 * 32 + 1280 * 16 * 16 + 1280 * 8 * 8)
+    held = {host: dict(timeline(a_request(host=host, controlnets=[own]))[1].held)["adapter"] for host in HOSTS}
+    assert held["a1111"] == weights + features
+    assert {held[host] for host in HOSTS[1:]} == {features}
+
+
+def test_a_control_lora_works_like_a_controlnet_that_shares_the_unets_weights():
+    unit = {"kind": "control_lora", "family": "sdxl", "bytes": 396_000_000}
+    request = a_request(model={"family": "sdxl"}, controlnets=[unit], device={"total_bytes": 24 * GIB})
+    work = next(work for work in timeline(request) if work.worker == "controlnet")
+    assert dict(work.held)["added_weights"] == 2 * 2 * 29_491_200
+    assert parts(request, "sampling")["controlnet"] == 378 * MIB
+
+
+def test_idle_models_stay_in_a1111_and_make_room_in_forge():
+    idle = [{"kind": "checkpoint", "bytes": 2 * GIB}]
+    small = {"total_bytes": 5 * GIB}
+    assert parts(a_request(idle_models=idle, device=small), "sampling")["idle_models"] == 2 * GIB
+    assert "idle" not in parts(a_request(host="forge", idle_models=idle, device=small), "sampling")
+    assert parts(a_request(host="forge", idle_models=idle, device={"total_bytes": 12 * GIB}), "sampling")["idle"]
+
+
+def test_a_detailers_crops_bring_no_controlnets_in_forge():
+    request = a_request(host="forge", controlnets=[{"family": "sd15"}], detailer={})
+    assert [work.worker for work in timeline(request) if work.phase == "detailer"].count("controlnet") == 0
+
+
+@pytest.mark.parametrize("host", HOSTS)
+@pytest.mark.parametrize("total", [3, 4, 6, 12])
+def test_the_verdict_is_what_the_virtual_card_does(host, total):
+    request = a_request(
+        host=host, device={"total_bytes": total * GIB}, hires={"upscaler": "DAT x4"}, restore_faces="codeformer",
+        detailer={}, batch_count=2, idle_models=[{"kind": "checkpoint", "bytes": GIB}],
+        controlnets=[{"kind": "t2i_adapter", "preprocessor": "openpose_full"}, {"kind": "ip_adapter"}],
+    )  # fmt: skip
+    fits = estimate(request).verdict != "wont_fit"
+    assert (simulate(request).outcome == "completed") == fits
