@@ -18,12 +18,13 @@ START_SECONDS = 60
 
 
 @pytest.fixture(scope="session")
-def lab_url() -> Iterator[str]:
-    """Serve the Lab on a free port for the whole session."""
+def lab_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Serve the Lab on a free port for the whole session, without what was learned in earlier ones."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     local = {"no_proxy": "localhost,127.0.0.1", "NO_PROXY": "localhost,127.0.0.1", "GRADIO_ANALYTICS_ENABLED": "False"}
+    local["VRAM_GUARD_DATA"] = str(tmp_path_factory.mktemp("data"))
     command = [sys.executable, "-m", "lib_vram.lab", "--port", str(port)]
     with subprocess.Popen(command, cwd=ROOT, env={**os.environ, **local}) as server:
         try:
