@@ -41,12 +41,15 @@ def run(arguments: argparse.Namespace) -> Reply:
 
 def text_of(plan: Plan, language: str = "en") -> str:
     """Return the steps in order with what each saves and costs, and the estimate that comes of them."""
+    recipe = [render(plan.recipe, language)] if plan.recipe else []
     if not plan.fits:
         reason = [render(plan.when_not, language)] if plan.when_not else []
-        return "\n".join([sentence("cli.plan_none", language), *reason, "", estimate.text_of(plan.estimate, language)])
+        return "\n".join(
+            [sentence("cli.plan_none", language), *reason, *recipe, "", estimate.text_of(plan.estimate, language)]
+        )
     head = sentence("cli.plan_steps" if plan.steps else "cli.plan_as_it_is", language)
     steps = [f"{number}. {_step(step, language)}" for number, step in enumerate(plan.steps, start=1)]
-    return "\n".join([head, *steps, "", estimate.text_of(plan.estimate, language)])
+    return "\n".join([head, *steps, *recipe, "", estimate.text_of(plan.estimate, language)])
 
 
 def _step(step: Step, language: str) -> str:

@@ -28,7 +28,7 @@ from dataclasses import replace
 from typing import Any
 
 from lib_vram.estimate.flags import host_tiles
-from lib_vram.estimate.timeline import DEFAULT_TILE, computed_side
+from lib_vram.estimate.timeline import DEFAULT_TILE, SIZE_STEPS
 from lib_vram.message import Message, say
 from lib_vram.plan import host_rungs
 from lib_vram.plan.levers import has_lever
@@ -69,14 +69,27 @@ def smaller_sizes(width: int, height: int, least: int = SIZE_LIMITS[0]) -> tuple
     return tuple(sizes)
 
 
+def sizes_on_grid(width: int, height: int, step: int) -> tuple[tuple[int, int], ...]:
+    """Return all smaller sizes on multiples of ``step`` whose shape is the same to within one latent row."""
+    long_side, short_side = max(width, height), min(width, height)
+    sizes = []
+    for long in range((long_side - 1) // step * step, 0, -step):
+        short = round(long * short_side / long_side / step) * step
+        off = min(abs(short - long * short_side / long_side), abs(long - short * long_side / short_side))
+        if SIZE_LIMITS[0] <= short <= short_side and off <= MULTIPLE:
+            sizes.append((long, short) if width >= height else (short, long))
+    return tuple(sizes)
+
+
 def _smaller(request: Request) -> tuple[Candidate, ...]:
-    return _as_the_host_makes_them(request, smaller_sizes(request.width, request.height))
+    return _sizes_for_host(request, request.width, request.height)
 
 
-def _as_the_host_makes_them(request: Request, sizes: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
-    """Return those of ``sizes`` that the host does not round to others, all of them where it would round each."""
-    kept = tuple(size for size in sizes if size == tuple(computed_side(request, side) for side in size))
-    return kept or sizes
+def _sizes_for_host(request: Request, width: int, height: int) -> tuple[tuple[int, int], ...]:
+    """Return smaller sizes that the host does not round to others; all of them where it would round each."""
+    step = SIZE_STEPS.get(request.host, MULTIPLE)
+    on_grid = sizes_on_grid(width, height, step) if step > MULTIPLE else ()
+    return on_grid or smaller_sizes(width, height)
 
 
 def _below(pixels: int) -> int:
@@ -147,8 +160,7 @@ def _hires_targets(request: Request) -> tuple[Candidate, ...]:
         scales = (round(step * HIRES_STEP, 2) for step in steps)
         return tuple(scale for scale in scales if 1 < scale < want.scale)
     if want.width and want.height:
-        sizes = tuple(size for size in smaller_sizes(want.width, want.height) if _is_enlarged(request, size))
-        return _as_the_host_makes_them(request, sizes)
+        return tuple(size for size in _sizes_for_host(request, want.width, want.height) if _is_enlarged(request, size))
     side = want.width or want.height
     given = request.width if want.width else request.height
     return tuple(range(_below(side), given, -MULTIPLE))

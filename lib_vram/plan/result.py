@@ -48,13 +48,16 @@ class Plan:
     request: Request
     estimate: Estimate
     when_not: Message | None = None
+    recipe: Message | None = None
+    """How to come by the asked size in several runs, where the plan gives it up or there is none."""
 
     def to_dict(self, language: str = "en") -> dict[str, Any]:
-        """Return the contract's JSON form."""
-        return {
+        """Return the contract's JSON form; ``recipe`` is in it where there is one."""
+        data = {
             "fits": self.fits,
             "steps": [step.to_dict(language) for step in self.steps],
             "request": self.request.to_dict(),
             "estimate": self.estimate.to_dict(language),
             "when_not": render(self.when_not, language) if self.when_not else "",
         }
+        return data | {"recipe": render(self.recipe, language)} if self.recipe else data

@@ -31,6 +31,7 @@ from lib_vram.plan.host_rungs import RESERVE, finer_reserves
 from lib_vram.plan.levers import LeverName
 from lib_vram.plan.otherwise import what_would_fit
 from lib_vram.plan.preferences import ANYTHING, KEPT, Preferences
+from lib_vram.plan.recipe import recipe
 from lib_vram.plan.result import Plan, Step
 from lib_vram.plan.rung import Adjustment, Candidate
 from lib_vram.request import Request
@@ -41,6 +42,9 @@ FEW = 8
 """So many candidates are tried in order; of more, those that could not fit are left out by bisection."""
 PATIENCE = 64
 """So many are tried in order before the steps get longer."""
+
+SMALLER = ("hires_scale", "smaller_size")
+"""Steps that give up some of the size that was asked for."""
 
 RESERVE_MARGIN_STEPS = 2
 """What a reserve is set above the least that will do, in its finest steps: 128 MiB, about what drivers differ by."""
@@ -61,11 +65,27 @@ def make_plan(request: Request, physics: Physics = COMPUTED, preferences: Prefer
         return Plan(True, (), request, before)
     if measure(request, physics)[1]:
         return Plan(False, (), request, before, say("plan.when_not_known"))
-    choices = find_choices(request, before, physics, offered(request, preferences))
+    ladder = offered(request, preferences)
+    choices = find_choices(request, before, physics, ladder)
     if choices is None:
-        return Plan(False, (), request, before, _what_else(request, before, physics, preferences))
+        when_not = _what_else(request, before, physics, preferences)
+        return Plan(False, (), request, before, when_not, _recipe(request, physics, ladder))
     after = apply_choices(request, choices)
-    return Plan(True, _steps(request, before, choices, physics), after, estimate(after, physics))
+    steps = _steps(request, before, choices, physics)
+    smaller = any(step.id in SMALLER for step in steps)
+    offered_beside = _recipe(request, physics, ladder) if smaller else None
+    return Plan(True, steps, after, estimate(after, physics), recipe=offered_beside)
+
+
+def _recipe(request: Request, physics: Physics, ladder: Ladder) -> Message | None:
+    """Return how to come by the asked size in several runs, each of which costs time at the most."""
+    harmless = tuple(rung for rung in ladder if rung.costs(None) in ("nothing", "time"))
+
+    def can_fit(run: Request) -> bool:
+        asked = estimate(run, physics)
+        return asked.verdict in RUNS or find_choices(run, asked, physics, harmless) is not None
+
+    return recipe(request, can_fit)
 
 
 def _what_else(request: Request, before: Estimate, physics: Physics, preferences: Preferences) -> Message:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from lib_vram.estimate.notes import ends_in_tiles
 from lib_vram.estimate.result import Estimate, Verdict, phase_name
+from lib_vram.guard.in_pieces import NOTE as IN_PIECES
 from lib_vram.host.base import FieldWrite
 from lib_vram.message import render
 from lib_vram.plan.result import Plan, Step
@@ -57,7 +58,10 @@ def _bar_parts(estimate: Estimate, words: Words) -> list[str]:
     phase = phase_name(estimate.binding.name, words.language)
     parts = [words("bar_of", need=peak_figure(estimate), available=figure(estimate.available_bytes))]
     parts.append(phase if estimate.verdict == "wont_fit" else words("bar_peak_in", phase=phase))
-    if estimate.verdict == "tight":
+    in_pieces = any(note.key == IN_PIECES for note in estimate.notes)
+    if in_pieces:
+        parts[-1] = words("bar_in_pieces")
+    elif estimate.verdict == "tight":
         parts.append(words("bar_may_slow"))
     return parts
 
@@ -129,7 +133,12 @@ def _proposal(plan: Plan, words: Words) -> Html:
         tag("p", words("ask_changes"), class_="vg-ask-changes"),
         tag("ul", *items, class_="vg-steps"),
         tag("p", after, class_="vg-ask-after") if after else Html(""),
+        _recipe(plan, words),
     )
+
+
+def _recipe(plan: Plan, words: Words) -> Html:
+    return tag("p", render(plan.recipe, words.language), class_="vg-soft") if plan.recipe else Html("")
 
 
 def _step(step: Step, words: Words) -> Html:
@@ -139,7 +148,8 @@ def _step(step: Step, words: Words) -> Html:
 
 def _no_proposal(plan: Plan | None, words: Words) -> Html:
     when_not = render(plan.when_not, words.language) if plan and plan.when_not else words("ask_no_fix")
-    return tag("p", when_not, class_="vg-ask-when-not")
+    said = tag("p", when_not, class_="vg-ask-when-not")
+    return join(said, _recipe(plan, words)) if plan else said
 
 
 def _ask_buttons(words: Words, *, fixes: bool) -> Html:

@@ -14,6 +14,7 @@ from lib_vram.plan.adjustments import (
     VAE_TILED,
     offered,
     same_aspect,
+    sizes_on_grid,
     smaller_sizes,
 )
 from lib_vram.plan.levers import has_lever
@@ -182,3 +183,26 @@ def test_a_size_that_is_not_on_multiples_of_8_is_only_lowered():
 def test_the_same_shape_at_another_size():
     assert same_aspect(512, 768, 1536) == (1024, 1536)
     assert same_aspect(1920, 1080, 1280) == (1280, 720)
+
+
+@pytest.mark.parametrize(
+    ("width", "height", "first"),
+    [
+        (1024, 1024, ((960, 960), (896, 896))),
+        (1024, 1536, ((896, 1344), (768, 1152))),
+        (1216, 832, ((1024, 704), (832, 576))),
+        (1000, 1400, ((960, 1344),)),
+    ],
+)
+def test_smaller_sizes_on_the_grid_of_a_host_that_rounds_to_64(width, height, first):
+    sizes = SIZE.candidates(a_request(host="neo", width=width, height=height))
+    assert sizes[: len(first)] == first
+
+
+@given(st.integers(64, 4096), st.integers(64, 4096))
+def test_sizes_on_a_grid_keep_the_shape_to_one_latent_row(width, height):
+    for new_width, new_height in sizes_on_grid(width, height, 64):
+        assert new_width % 64 == new_height % 64 == 0
+        assert new_width <= width and new_height <= height
+        off = min(abs(new_height - new_width * height / width), abs(new_width - new_height * width / height))
+        assert off <= 8

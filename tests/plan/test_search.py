@@ -225,9 +225,7 @@ def test_when_nothing_fits_the_flag_that_would_help_is_named():
     request = a_request(model={"family": "sdxl"}, width=1024, height=1024, device={"total_bytes": 6 * GIB})
     plan = make_plan(request, physics)
     assert (plan.fits, plan.steps) == (False, ())
-    assert str(plan.when_not) == (
-        "No change of these settings is enough. Started with --medvram it would fit, more slowly."
-    )
+    assert str(plan.when_not).startswith("No change of these settings is enough. Started with --medvram")
 
 
 def test_when_no_flag_helps_the_smallest_card_is_named():
