@@ -16,10 +16,12 @@ from lib_vram.errors import HostFault
 from lib_vram.guard.argument import TITLE
 from lib_vram.guard.fail_open import fail_open
 from lib_vram.guard.guard import Guard
+from lib_vram.guard.undone import FILE, Undone
 from lib_vram.host import detect
 from lib_vram.host.rescue_keys import RESCUE_KEY
-from lib_vram.host.webui import MODE_KEY, MODES, REFUSE_KEY
+from lib_vram.host.webui import KEEP_KEY, MODE_KEY, MODES, REFUSE_KEY
 from lib_vram.message import sentence
+from lib_vram.plan.preferences import KEPT
 
 logger = logging.getLogger("vram_guard")
 SECTION = ("vram_guard", TITLE)
@@ -29,7 +31,7 @@ SECTION = ("vram_guard", TITLE)
 def guard() -> Guard | None:
     """Return the guard of this process, ``None`` in a host that is not supported (said once, in one line)."""
     try:
-        return Guard(detect.current())
+        return Guard(detect.current(), Undone(FILE))
     except HostFault as fault:
         logger.warning("%s", fault)
         return None
@@ -127,6 +129,13 @@ def _on_ui_settings() -> None:
         MODE_KEY,
         shared.OptionInfo(
             "ask", sentence("guard.setting_mode", language), gr.Radio, {"choices": choices}, section=SECTION
+        ),
+    )
+    kept = [(sentence(f"plan.keep_{name}", language), name) for name in KEPT]
+    shared.opts.add_option(
+        KEEP_KEY,
+        shared.OptionInfo(
+            [], sentence("plan.setting_keep", language), gr.CheckboxGroup, {"choices": kept}, section=SECTION
         ),
     )
     shared.opts.add_option(

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from lib_vram import callbacks
+from lib_vram.plan.preferences import KEPT
 from tests.fakehost.processing import page_run
 from tests.fakehost.webui import REPOSITORY
 
@@ -31,7 +32,12 @@ class FakeControl:
 @pytest.fixture
 def gradio(monkeypatch):
     made = SimpleNamespace(
-        Accordion=FakeControl, Textbox=FakeControl, Checkbox=FakeControl, Slider=FakeControl, Radio=FakeControl
+        Accordion=FakeControl,
+        Textbox=FakeControl,
+        Checkbox=FakeControl,
+        Slider=FakeControl,
+        Radio=FakeControl,
+        CheckboxGroup=FakeControl,
     )
     monkeypatch.setitem(sys.modules, "gradio", made)
     return made
@@ -67,11 +73,13 @@ def test_the_settings_are_a_short_section_of_our_own(fake, gradio):
     known = set(fake.opts.data_labels)
     fake.callbacks["ui_settings"][0]()
     labels = {name: item for name, item in fake.opts.data_labels.items() if name not in known}
-    assert list(labels) == ["vram_guard_mode", "vram_guard_refuse_api", "vram_guard_rescue"]
+    assert list(labels) == ["vram_guard_mode", "vram_guard_keep", "vram_guard_refuse_api", "vram_guard_rescue"]
     assert {item.section for item in labels.values()} == {("vram_guard", "VRAM Guard")}
     assert [value for _, value in labels["vram_guard_mode"].args["choices"]] == ["off", "show", "ask", "fix"]
     assert (fake.opts.vram_guard_mode, fake.opts.vram_guard_refuse_api) == ("ask", False)
     assert fake.opts.vram_guard_rescue is True
+    assert [value for _, value in labels["vram_guard_keep"].args["choices"]] == list(KEPT)
+    assert fake.opts.vram_guard_keep == []
 
 
 @pytest.mark.parametrize("tab", ["txt2img", "img2img"])
