@@ -36,7 +36,7 @@ MOST_RESERVE = 0.8
 TEXT_LIMIT = 16 * 1024
 CAUSES_LOOKED_AT = 4
 
-DECODES: frozenset[PhaseName] = frozenset(("vae_decode", "vae_encode"))
+DECODES: frozenset[PhaseName] = frozenset(("vae_decode",))
 SAMPLES: frozenset[PhaseName] = frozenset(("sampling", "refiner_sampling", "hires_upscale", "hires_sampling"))
 SECOND_PASS: frozenset[PhaseName] = frozenset(("hires_upscale", "hires_sampling"))
 TIMELY = ("batch_to_count", "cond_uncond_apart")

@@ -1,0 +1,327 @@
+"""A run that runs out of memory: what fails is computed again, everything else goes on as if nothing had been."""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import logging
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from lib_vram.guard import fail_open
+from lib_vram.host import rescue, rescue_levers
+
+_spec = importlib.util.spec_from_file_location("rescue_host", Path(__file__).parent / "rescue_host.py")
+webui = importlib.util.module_from_spec(_spec)
+sys.modules["rescue_host"] = webui
+_spec.loader.exec_module(webui)
+
+OOM = webui.OutOfMemoryError
+Img2Img = webui.Img2Img
+
+
+def out_of_memory():
+    return OOM("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 12.00 GiB")
+
+
+@pytest.fixture
+def rescued():
+    return []
+
+
+@pytest.fixture
+def host(monkeypatch, rescued):
+    made = webui.Host().install(monkeypatch)
+    monkeypatch.setattr(rescue_levers.gc, "collect", lambda: 0)  # reference counts must be enough, and it takes long
+    rescuer = rescue.Rescuer(made, lambda phase, line: rescued.append((phase, line)))
+    made.rescuer = rescuer
+    fail_open.forget()
+    rescuer.start()
+    yield made
+    rescuer.stop()
+
+
+def unfailed(monkeypatch, kind=webui.Txt2Img, **fields):
+    with monkeypatch.context() as patch:
+        return webui.Host().install(patch).run(kind, **fields)[1]
+
+
+def sampled(host):
+    return [count for phase, count in host.calls if phase == "sampling"]
+
+
+def test_a_run_that_does_not_fail_is_computed_as_without_us(host, rescued):
+    p, pictures = host.run(batch_size=2, n_iter=2)
+    assert sampled(host) == [2, 2]
+    assert len(pictures) == 4
+    assert (p.extra_generation_params, p.comments, host.freed, rescued) == ({}, [], [], [])
+
+
+@pytest.mark.parametrize("failed", [1, 2])
+@pytest.mark.parametrize("kind", [webui.Txt2Img, Img2Img])
+def test_sampling_is_done_again_in_shares_with_the_same_pictures(host, monkeypatch, kind, failed):
+    host.fails["sampling"] = [None, *(out_of_memory() for _ in range(failed))]
+    p, pictures = host.run(kind, batch_size=4, n_iter=2)
+    assert pictures == unfailed(monkeypatch, kind, batch_size=4, n_iter=2)
+    assert sampled(host)[0] == 4
+    assert len(host.saved) == len({sample for sample, _ in host.saved}) == 8
+    assert (p.batch_size, p.iteration, p.seeds) == (4, 1, [104, 105, 106, 107])
+
+
+def test_only_pictures_that_are_missing_are_computed(host):
+    host.request = {"batch_size": 4, "batch_count": 1}
+    host.fails["sampling"] = [out_of_memory(), None, out_of_memory()]
+    host.run(batch_size=4)
+    assert [seeds for _, _, seeds, _ in host.batches] == [
+        [100, 101, 102, 103], [100, 101], [102, 103], [102], [103],
+    ]  # fmt: skip
+
+
+def test_scripts_see_the_batch_size_and_iteration_of_the_share(host):
+    host.fails["sampling"] = [None, out_of_memory()]
+    host.run(batch_size=2, n_iter=2)
+    assert [(iteration, size) for iteration, size, _, _ in host.batches] == [(0, 2), (1, 2), (2, 1), (3, 1)]
+
+
+def test_later_batches_begin_with_what_was_learned(host):
+    host.fails["sampling"] = [out_of_memory()]
+    host.run(batch_size=2, n_iter=3)
+    assert sampled(host) == [2, 1, 1, 1, 1, 1, 1]
+
+
+def test_the_user_is_told_once_in_the_log_under_the_pictures_and_in_the_infotext(host, rescued, caplog):
+    host.fails["sampling"] = [None, out_of_memory()]
+    with caplog.at_level(logging.WARNING, "vram_guard"):
+        p, _ = host.run(batch_size=2, n_iter=3)
+    assert p.comments == [
+        "VRAM Guard rescued this run: sampling ran out of memory and was done again with a change: "
+        "Batch 2 → 1, 3 → 6 runs: same pictures."
+    ]
+    assert caplog.text.count("rescued this run") == 1
+    assert [text for _, text in host.saved][:2] == ["", ""]
+    assert {text for _, text in host.saved[2:]} == {"rescued in sampling; batch 2x3 -> 1x6"}
+    assert rescued == [("sampling", "batch 2x3 -> 1x6")]
+
+
+def test_the_second_pass_is_done_again_without_the_first(host, monkeypatch):
+    host.fails["hires_sampling"] = [out_of_memory()]
+    _, pictures = host.run(batch_size=2, enable_hr=True)
+    assert pictures == unfailed(monkeypatch, batch_size=2, enable_hr=True)
+    assert sampled(host) == [2]
+    assert [count for phase, count in host.calls if phase == "hires_sampling"] == [2, 1, 1]
+
+
+def test_a_first_pass_that_fails_is_rescued_with_its_second_pass(host, monkeypatch):
+    host.fails["sampling"] = [out_of_memory()]
+    _, pictures = host.run(batch_size=2, enable_hr=True)
+    assert pictures == unfailed(monkeypatch, batch_size=2, enable_hr=True)
+
+
+@pytest.mark.parametrize(("phase", "kind"), [("text_encode", webui.Txt2Img), ("vae_encode", Img2Img)])
+def test_a_step_that_cannot_be_made_smaller_is_repeated_after_freeing(host, phase, kind):
+    host.fails[phase] = [out_of_memory(), out_of_memory()]
+    p, pictures = host.run(kind, batch_size=2)
+    assert len(pictures) == 2
+    assert p.extra_generation_params == {"VRAM Guard": f"rescued in {phase.replace('_', ' ')}"}
+
+
+def test_a_control_nets_preprocessor_is_repeated_although_the_host_only_logs_its_failure(host):
+    class ControlNet:
+        args_from = args_to = 0
+
+        def title(self):
+            return "ControlNet"
+
+        def process(self, p, *arguments):
+            host.step("controlnet_preprocess", 0)
+
+    script = ControlNet()
+    host.fails["controlnet_preprocess"] = [out_of_memory()]
+    p, _ = host.run(scripts=SimpleNamespace(alwayson_scripts=[script]))
+    assert [phase for phase, _ in host.calls][:2] == ["controlnet_preprocess"] * 2
+    assert p.extra_generation_params == {"VRAM Guard": "rescued in controlnet preprocess"}
+    assert "process" not in vars(script)
+
+
+# the decode
+
+
+def test_a_decode_is_done_again_in_tiles_and_nothing_is_sampled(host):
+    host.fails["vae_decode"] = [None, out_of_memory()]
+    p, pictures = host.run(batch_size=4, side=128)
+    assert sampled(host) == [4]
+    assert pictures[0][0] == "whole"
+    assert len({how for how, _ in pictures[1:]}) == 1
+    assert pictures[1][0].startswith("tiles ")
+    assert p.extra_generation_params["VRAM Guard"].startswith("rescued in vae decode; VAE tiled ")
+
+
+def test_a_size_that_ran_out_once_is_not_tried_whole_again(host):
+    host.fails["vae_decode"] = [out_of_memory()]
+    host.run(n_iter=3, side=128)
+    assert [phase for phase, _ in host.calls].count("vae_decode") == 1
+
+
+def test_tiles_that_run_out_too_become_smaller(host):
+    host.fails["vae_decode"] = [out_of_memory()]
+    first = host.run(side=128)[1][0][0]
+    host.fails |= {"vae_decode": [out_of_memory()], first: [out_of_memory()]}
+    second = host.run(side=128)[1][0][0]
+    assert int(second.split()[1]) < int(first.split()[1])
+
+
+def test_the_decoder_is_left_as_it_was(host):
+    before = host.decoder.forward
+    host.fails["vae_decode"] = [out_of_memory()]
+    host.run(side=128)
+    assert host.decoder.forward == before
+
+
+# what is not rescued
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), RuntimeError("CUDA error: device-side assert triggered")])
+def test_an_error_that_is_not_about_memory_passes_at_once_and_unchanged(host, error):
+    host.fails["sampling"] = [error]
+    with pytest.raises(type(error)) as caught:
+        host.run(batch_size=2)
+    assert caught.value is error
+    assert (len(sampled(host)), host.freed) == (1, [])
+
+
+@pytest.mark.parametrize("phase", ["sampling", "text_encode", "vae_decode"])
+def test_a_step_is_tried_at_most_twice_more_then_the_hosts_own_error_comes_out(host, phase):
+    host.fails[phase] = [out_of_memory() for _ in range(9)]
+    host.fails |= {f"tiles {side}": [out_of_memory()] * 9 for side in range(256, 1088, 64)}
+    with pytest.raises(OOM, match="Tried to allocate"):
+        host.run(batch_size=1, side=128)
+    assert len([name for name, _ in host.calls if name == phase or name.startswith("tiles")]) == 3
+
+
+def test_it_is_off_by_one_setting(host):
+    host.options["vram_guard_rescue"] = False
+    host.fails["sampling"] = [out_of_memory()]
+    with pytest.raises(OOM):
+        host.run()
+
+
+def test_another_error_in_a_second_try_leaves_the_first_to_be_seen(host):
+    first = out_of_memory()
+    host.fails["sampling"] = [first, KeyError("something of ours")]
+    with pytest.raises(OOM) as caught:
+        host.run(batch_size=2)
+    assert caught.value is first
+
+
+@pytest.mark.parametrize("broken", ["change", "free", "release"])
+def test_a_fault_of_the_rescue_leaves_the_hosts_own_error(host, monkeypatch, broken):
+    failure = out_of_memory()
+    host.fails["sampling"] = [failure]
+    monkeypatch.setattr(rescue_levers, broken, lambda *_: 1 / 0)
+    with pytest.raises(OOM) as caught:
+        host.run(batch_size=2)
+    assert caught.value is failure
+
+
+def test_a_request_that_cannot_be_computed_is_rescued_all_the_same(host, monkeypatch):
+    host.request = {"model": {"family": "none such"}}
+    host.fails["sampling"] = [out_of_memory()]
+    _, pictures = host.run(batch_size=4)
+    assert pictures == unfailed(monkeypatch, batch_size=4)
+    assert sampled(host) == [4, 2, 2]
+
+
+def test_frames_of_a_film_are_not_cut_apart(host):
+    host.fails["sampling"] = [out_of_memory()]
+    _, pictures = host.run(batch_size=4, sd_model=SimpleNamespace(is_wan=True))
+    assert sampled(host) == [4, 4]
+    assert len(pictures) == 4
+
+
+# memory
+
+
+def test_nothing_of_the_failed_step_is_held_when_memory_is_freed(host):
+    host.fails["sampling"] = [out_of_memory(), out_of_memory()]
+    host.run(batch_size=2)
+    assert host.alive_when_freeing == [0, 0]
+
+
+def test_an_error_that_another_was_raised_from_is_cleared_and_understood_too(host):
+    failure = RuntimeError("sampling failed")
+    failure.__cause__ = out_of_memory()
+    host.fails["sampling"] = [failure]
+    _, pictures = host.run(batch_size=2)
+    assert len(pictures) == 2
+
+
+def test_cond_and_uncond_go_together_again_after_the_run(host):
+    opts = sys.modules["modules.shared"].opts
+    host.fails["sampling"] = [out_of_memory(), out_of_memory()]
+    p, _ = host.run()
+    assert opts.data["batch_cond_uncond"] is False
+    host.runs.end(p)
+    assert opts.data["batch_cond_uncond"] is True
+
+
+# runs inside and beside others
+
+
+def test_a_run_inside_another_has_its_own_rescue(host):
+    inner = []
+
+    class Detailer:
+        args_from = args_to = 0
+
+        def title(self):
+            return "detailer"
+
+        def process(self, p, *arguments):
+            host.fails["sampling"] = [out_of_memory()]
+            inner.append(host.run(batch_size=2)[0])
+
+    p, pictures = host.run(batch_size=2, scripts=SimpleNamespace(alwayson_scripts=[Detailer()]))
+    assert inner[0].extra_generation_params != {}
+    assert p.extra_generation_params == {}
+    assert len(pictures) == 2
+
+
+def test_copies_of_a_run_are_rescued_by_themselves(host):
+    p = webui.Txt2Img(host, batch_size=2)
+    run = sys.modules["modules.processing"].process_images_inner
+    run(p)
+    cell = copy.copy(p)
+    cell.extra_generation_params = {}
+    host.fails["sampling"] = [out_of_memory()]
+    assert len(run(cell)) == 2
+    assert p.extra_generation_params == {}
+
+
+def test_an_interrupt_during_a_rescue_ends_the_run_with_what_is_finished(host):
+    def interrupt(*_):
+        host.state.interrupted = True
+
+    host.empty_caches = interrupt
+    host.fails["sampling"] = [None, out_of_memory()]
+    _, pictures = host.run(batch_size=2, n_iter=4)
+    assert len(pictures) == 4
+
+
+def test_starting_again_wraps_once_and_stopping_leaves_nothing(host):
+    host.rescuer.start()
+    host.rescuer.start()
+    host.rescuer.stop()
+    processing = sys.modules["modules.processing"]
+    assert processing.process_images_inner is webui.process_images_inner
+    assert not any(hasattr(step, "__wrapped__") for step in (webui.Txt2Img.sample, Img2Img.sample, Img2Img.init))
+
+
+def test_a_wrapper_that_another_extension_holds_passes_through_after_stopping(host):
+    held = sys.modules["modules.processing"].process_images_inner
+    host.rescuer.stop()
+    host.fails["sampling"] = [out_of_memory()]
+    with pytest.raises(OOM):
+        held(webui.Txt2Img(host))
