@@ -321,16 +321,26 @@ def at_whole(item: Setting, part: Part, frames: int, batch: int | None) -> Setti
 
 
 def build(name: str, part: Part, dtype: torch.dtype, batch: int | None) -> Profile:
-    """Return one profile, checked at sizes that it was not made from.
+    """Return one profile, with its attention left open where it can be.
 
     Raises:
         DoesNotFit: an event is no sum of monomials, or a figure at another size is not that of a fresh trace.
     """
+    if part.part != "text_encode":
+        try:
+            return _built(name, part, dtype, batch, leave_open=True)
+        except DoesNotFit as fault:
+            print(f"attention is fused for good: {fault}", file=sys.stderr)
+    return _built(name, part, dtype, batch, leave_open=False)
+
+
+def _built(name: str, part: Part, dtype: torch.dtype, batch: int | None, *, leave_open: bool) -> Profile:
+    """Return the profile, checked at sizes that it was not made from."""
     module = on_meta(part.make, dtype)
     resident = [*module.parameters(), *module.buffers()]
 
     def traced(at: Setting) -> RawTrace:
-        return trace(lambda: part.run(module, dtype, at), resident=resident)
+        return trace(lambda: part.run(module, dtype, at), resident=resident, leave_open=leave_open)
 
     share = FP32_WORKSPACE_SHARE if dtype is torch.float32 else WHOLE_WORKSPACE
     settings = [at_whole(item, part, frames, batch) for item, frames in zip(FITTED, part.frames)]

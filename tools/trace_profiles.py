@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
 from importlib.util import find_spec
+from itertools import groupby
 from pathlib import Path
 from typing import Literal
 
@@ -30,6 +31,7 @@ from lib_vram.physics.profile import FOLDER, LOOP, REPEAT, Profile
 from lib_vram.physics.program import Setting, expand
 from lib_vram.physics.raw import RawTrace
 from lib_vram.physics.trace import mark_attention, trace
+from lib_vram.physics.weights import VAE_PARAMETERS
 from tools.meta.clip import PROMPT_TOKENS, TextEncoders
 from tools.meta.controlnet import ControlNet
 from tools.meta.layers import A1111, FORGE, Style
@@ -63,6 +65,8 @@ class Traced:
     """The multiple of rows and columns at which the order of events is the same."""
     warm: bool = False
     """Whether the code keeps something from its first run, such as a table of positions."""
+    leaves_open: bool = False
+    """Whether torch's fused attention is noted as attention, so that other ways can be put in its place."""
 
     def at(self, setting: Setting) -> RawTrace:
         """Return the trace at ``setting``; the inputs are taken inside it, the weights are not counted."""
@@ -70,7 +74,7 @@ class Traced:
             with torch.no_grad():
                 self.run(setting)
         resident = [*self.module.parameters(), *self.module.buffers()]
-        return trace(lambda: self.run(setting), resident=resident)
+        return trace(lambda: self.run(setting), resident=resident, leave_open=self.leaves_open)
 
     def sizes(self, settings: tuple[Setting, ...]) -> list[Setting]:
         """Return ``settings`` with the batches at which this module is traced."""
@@ -185,7 +189,8 @@ def in_diffusers(dtype_name: str, only: str) -> Iterator[tuple[str, Traced]]:
         dtype = DTYPES[dtype_name]
         module = on_meta(item.make, dtype)
         beside = getattr(module, "other_parameters", 0) + parameters(module) - count(module)
-        traced = Traced(module, partial(item.run, module, dtype), "one", beside, item.whole, warm=True)
+        run, is_open = partial(item.run, module, dtype), item.part != "text_encode"
+        traced = Traced(module, run, "one", beside, item.whole, warm=True, leaves_open=is_open)
         for batches, name in names.items():
             yield name, replace(traced, batches=batches)
 
@@ -199,8 +204,18 @@ PARTS = {
 }
 ONE_STYLE = frozenset(("text_encode",))
 """Parts for which one host's code stands for both: too small to ever decide."""
+TWO_ORDERS = frozenset({("sd21", "denoise", A1111)})
+"""What gives some blocks back earlier for a batch of one, whose positions stay views through the first projection."""
 WITHOUT = frozenset({("sdxl_refiner", "controlnet")})
 """Nobody has made these."""
+
+
+def in_orders(name: str, traced: Traced, two: bool) -> Iterator[tuple[str, Traced]]:
+    """Return the profile for every batch, or the two for a batch of one and for larger ones."""
+    if two:
+        yield f"{name}_one", replace(traced, batches="one")
+        traced = replace(traced, batches="more")
+    yield name, traced
 
 
 def wanted(only: str = "") -> Iterator[tuple[str, Traced]]:
@@ -215,7 +230,7 @@ def wanted(only: str = "") -> Iterator[tuple[str, Traced]]:
                 for dtype_name, dtype in DTYPES.items():
                     name = f"{family}-{part}-{dtype_name}-{style_name}"
                     if only in name:
-                        yield name, make(family, dtype, style)
+                        yield from in_orders(name, make(family, dtype, style), (family, part, style) in TWO_ORDERS)
     if find_spec("diffusers") is None:
         print("diffusers is not installed: its profiles are left as they are")
         return
@@ -224,11 +239,21 @@ def wanted(only: str = "") -> Iterator[tuple[str, Traced]]:
 
 
 def build(name: str, traced: Traced) -> Profile:
-    """Return the profile of one module, checked at sizes that it was not made from.
+    """Return the profile of one module, with its attention left open where it can be.
 
     Raises:
         DoesNotFit: an event is no sum of monomials, or a figure at another size is not that of a fresh trace.
     """
+    if traced.leaves_open:
+        try:
+            return _built(name, traced)
+        except DoesNotFit as fault:
+            print(f"attention is fused for good: {fault}", file=sys.stderr)
+    return _built(name, replace(traced, leaves_open=False))
+
+
+def _built(name: str, traced: Traced) -> Profile:
+    """Return the profile, checked at sizes that it was not made from."""
     share = FP32_WORKSPACE_SHARE if "-fp32-" in name else Fraction(1)
     settings = traced.sizes(FITTED)
     profile = fit(name, traced.parameters, settings, [traced.at(setting) for setting in settings], share)
@@ -263,12 +288,30 @@ def text_of(profile: Profile) -> str:
     return json.dumps(profile.to_json(), sort_keys=True, separators=(",", ":")) + "\n"
 
 
+def vae_parameters() -> str:
+    """Return the text of the file with the numbers of every VAE's parameters."""
+    from tools.diffusers_parts import parts
+
+    table: dict[str, list[list[int]]] = {}
+    for item in parts():
+        if item.part == "vae_decode":
+            state = on_meta(item.make, torch.float16).state_dict()
+            table[item.family] = [
+                [count, len(list(same))] for count, same in groupby(value.numel() for value in state.values())
+            ]
+    return json.dumps(table, sort_keys=True, separators=(",", ":")) + "\n"
+
+
 def main(arguments: list[str]) -> int:
     """Write the profiles, or check that they are what the code gives."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 when a file would change")
     parser.add_argument("--only", default="", metavar="TEXT", help="only the profiles with this in their name")
+    parser.add_argument("--vae-parameters", action="store_true", help="write the sizes of the VAEs' weights, no more")
     asked = parser.parse_args(arguments)
+    if asked.vae_parameters:
+        VAE_PARAMETERS.write_text(vae_parameters(), encoding="utf-8", newline="\n")
+        return 0
     check, changed, failed = asked.check, [], []
     FOLDER.mkdir(exist_ok=True)
     for name, traced in wanted(asked.only):

@@ -90,7 +90,7 @@ def _lengths(
     name: str, run: Callable[[int, Setting], object], resident: list[Any], share: Fraction
 ) -> Iterator[tuple[str, Profile]]:
     def traced(latents: int, at: Setting) -> RawTrace:
-        return without_end(trace(lambda: run(latents, at), resident=resident))
+        return without_end(trace(lambda: run(latents, at), resident=resident, leave_open=True))
 
     parameters = sum(item.numel() for item in resident if isinstance(item, torch.nn.Parameter))
     settings = [replace(item, batch=1) for item in FITTED]

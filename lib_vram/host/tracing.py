@@ -54,6 +54,9 @@ WORTH_CUTTING = 12
 ONE = "_one"
 """Ending of the name of a profile for a batch of one alone."""
 
+TRACER = "2"
+"""Raised when the tracer sees more than it did, so that what an older one made is made anew."""
+
 CALLS_BETWEEN_BREAKS = 16
 """Of torch's functions: some milliseconds of work."""
 
@@ -128,7 +131,8 @@ def measure(model: LoadedModel, name: str, part: LoadedPart, dtype: str, cache: 
 def trace_part(name: str, part: LoadedPart, dtype: str, rest: Break = no_break) -> tuple[Profile, ...]:
     """Return the profile of a loaded part, traced now; two where a batch of one takes other steps than a larger one.
 
-    Attention is left open where the part's is over levels of the latent, and fused where it is not.
+    Attention is left open where the part's tokens are those of the latent, with or without a text beside them, and
+    fused where they are not.
 
     Raises:
         GivenUp: it cannot be traced.
@@ -136,7 +140,13 @@ def trace_part(name: str, part: LoadedPart, dtype: str, rest: Break = no_break) 
     tracer = _Tracer(part, dtype, rest)
     try:
         bound = attending.marked() if tracer.can_be_marked() else attending.fixed()
-        return tracer.profiles(MEASURED + name, bound)
+        try:
+            return tracer.profiles(MEASURED + name, bound)
+        except DoesNotFit as fault:
+            if "attention" not in str(fault):
+                raise
+        tracer.leaves_open = False
+        return tracer.profiles(MEASURED + name, attending.fixed())
     except DoesNotFit as fault:
         raise GivenUp(str(fault)) from fault
 
@@ -149,6 +159,8 @@ class _Tracer:
         self._dtype = DTYPES[dtype]
         self._share = FP32_WORKSPACE_SHARE if dtype == "fp32" else WHOLE_WORKSPACE
         self._parameters = count(part.module)
+        self.leaves_open = True
+        """Whether torch's fused attention is noted as attention."""
 
     def can_be_marked(self) -> bool:
         """Whether attention is over levels of the latent, as in every UNet: then a profile can leave its way open."""
@@ -234,7 +246,7 @@ class _Tracer:
                 return self._part.run(made, setting, self._dtype)
 
         try:
-            return trace(run, resident=_tensors(made))
+            return trace(run, resident=_tensors(made), leave_open=self.leaves_open)
         except (RuntimeError, TypeError, ValueError, AttributeError, LookupError, ArithmeticError, AssertionError,
                 ImportError) as fault:  # fmt: skip
             raise GivenUp(f"{type(fault).__name__}: {str(fault).splitlines()[0] if str(fault) else ''}") from fault
@@ -316,7 +328,7 @@ def count(module: nn.Module) -> int:
 def architecture_key(model: LoadedModel, part: LoadedPart, dtype: str) -> str:
     """Return the key of a part: its modules and their shapes, their classes' code, host, torch, type."""
     return key_of([
-        model.host, model.style, part.part, dtype, str(part.autocast), str(shipped.FORMAT), torch.__version__,
+        model.host, model.style, part.part, dtype, str(part.autocast), str(shipped.FORMAT), TRACER, torch.__version__,
         repr((part.settings, part.checked)), inspect.getsource(part.run),
         *_structure(part.module), *_sources(part.module),
     ])  # fmt: skip

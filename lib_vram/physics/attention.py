@@ -40,6 +40,12 @@ FORGE_LAST_CHUNK = 512
 A1111_CHUNK = 1024
 """AUTOMATIC1111's query chunk, the default of ``--sub-quad-q-chunk-size``."""
 
+HALF_ITEMSIZE = 2
+"""The flash kernel takes half precision alone; in fp32 the memory-efficient one runs, which keeps no log-sum-exp."""
+
+TOKENS, PICTURE, MASKED = range(3)
+"""What attention looks at: tokens, a whole picture of the VAE, or tokens with a mask, which flash does not take."""
+
 AUTOCAST_ITEMSIZE = 4
 """Autocast computes a softmax in fp32."""
 
@@ -48,7 +54,7 @@ Step = tuple[int, int]
 
 
 class Call(NamedTuple):
-    """One use of attention: its numbers, and whether it runs over a picture (the VAE) or over tokens."""
+    """One use of attention: its numbers, and what it looks at: ``TOKENS``, a ``PICTURE`` or ``MASKED`` tokens."""
 
     batch: int
     heads: int
@@ -78,7 +84,7 @@ def _drop(*locals_: int) -> list[Step]:
 
 
 def _fused(call: Call, queries: int) -> list[Step]:
-    if call.head_size > FLASH_HEAD_LIMIT:
+    if call.head_size > FLASH_HEAD_LIMIT or call.itemsize > HALF_ITEMSIZE or call.picture == MASKED:
         return [(RESULT, call.query_bytes())]
     return [(RESULT, call.query_bytes()), (9, call.batch * call.heads * call.queries * 4), *_drop(9)]
 
@@ -111,6 +117,22 @@ def _forge_plain(call: Call, queries: int) -> list[Step]:
     size, keys, scores = call.query_bytes(), call.key_bytes, call.score_bytes(call.queries)
     return [(1, size), (2, keys), (3, keys), (4, scores), (5, scores), *_drop(4, 1, 2), (6, scores), *_drop(5),
             (7, size), (RESULT, size), *_drop(7, 3, 6)]  # fmt: skip
+
+
+def _torch_plain(call: Call, queries: int) -> list[Step]:
+    """torch's unfused path: query and key scaled, the scores, and their softmax."""
+    size, keys, scores = call.query_bytes(), call.key_bytes, call.score_bytes(call.queries)
+    return [(1, size), (2, keys), (3, scores), *_drop(2), (4, scores), *_drop(3), (RESULT, size), *_drop(1, 4)]
+
+
+def _head_slices(call: Call, queries: int) -> list[Step]:
+    """diffusers' *attention slicing*: half the heads at a time, into a result that is there from the start."""
+    heads = max(1, call.heads // 2)
+    scores = call.score_bytes(call.queries) * heads // call.heads
+    steps: list[Step] = [(RESULT, call.query_bytes())]
+    for _ in range(-(-call.heads // heads)):
+        steps += [(1, scores), (2, scores), *_drop(1), (3, call.query_bytes() * heads // call.heads), *_drop(2, 3)]
+    return steps
 
 
 def _a1111_plain(call: Call, queries: int) -> list[Step]:
@@ -275,7 +297,7 @@ class Way(NamedTuple):
 
     def steps(self, call: Call, queries: int) -> list[Step]:
         """Return the steps of ``call`` with ``queries`` of its queries at a time."""
-        return self.picture(call, queries) if call.picture else self.tokens(call, queries)
+        return self.picture(call, queries) if call.picture == PICTURE else self.tokens(call, queries)
 
 
 def _whole_picture(call: Call, queries: int) -> list[Step]:
@@ -300,6 +322,13 @@ WAYS: dict[str, dict[str, Way]] = {
 }
 WAYS["neo"] = WAYS["forge"]
 """Neo computes attention with Forge's functions."""
+WAYS["diffusers"] = {
+    "sdpa": Way(_fused, _fused),
+    "xformers": Way(_fused_without_log, _fused_without_log),
+    "math": Way(_torch_plain, _torch_plain),
+    "split": Way(_head_slices, _head_slices),
+}
+"""diffusers has torch's attention, xformers, and *attention slicing*; sub-quadratic attention it has not."""
 
 SELF_SLICING = frozenset(("split", "sub_quad"))
 """The ways that look at free memory."""

@@ -146,25 +146,36 @@ class _Fitter:
         raise DoesNotFit(f"sizes {sizes} are no sum of {', '.join(SYMBOLS)}")
 
     def _call(self, values: list[tuple[int, ...]]) -> int:
-        batches = [item.batch for item in self.settings]
-        if [item[0] for item in values] != batches:
+        stretches = {Fraction(item[0], setting.batch) for item, setting in zip(values, self.settings)}
+        if len(stretches) > 1 or (times := stretches.pop()).denominator > 1:
             raise DoesNotFit("attention's batch is not the part's")
         areas = [item.areas for item in self.settings]
         query, key = (_level([item[place] for item in values], areas) for place in (2, 3))
+        cells = {item[2] for item in (query, key) if item[0] >= 0} or {1}
+        if len(cells) > 1:
+            raise DoesNotFit("queries and keys are of two sorts")
         first = values[0]
         if any(item[4:7] != first[4:7] or item[1] != first[1] for item in values):
             raise DoesNotFit("attention's heads change with the size")
-        shape = CallShape(first[1], query, key, first[3] if key < 0 else 0, *first[4:7],
-                          *(len(self._order) - self._order[block] for block in first[7:]))  # fmt: skip
+        _, heads, _, _, size, itemsize, kind, *operands = first
+        query_back, key_back, value_back = (len(self._order) - self._order[block] for block in operands)
+        shape = CallShape(heads, query[0], key[0], key[1], size, itemsize, kind, query_back, key_back, value_back,
+                          query[1], int(times), cells.pop())  # fmt: skip
         return self.calls.setdefault(shape, len(self.calls))
 
 
-def _level(tokens: list[int], areas: list[tuple[int, ...]]) -> int:
-    for level in range(len(areas[0])):
-        if tokens == [item[level] for item in areas]:
-            return level
+CELLS = (1, 4)
+
+
+def _level(tokens: list[int], areas: list[tuple[int, ...]]) -> tuple[int, int, int]:
+    """Return the level of the latent, the tokens on top of it and those in each cell; the level is -1 for none."""
     if len(set(tokens)) == 1:
-        return -1
+        return -1, tokens[0], 1
+    for cells in CELLS:
+        for level in range(len(areas[0])):
+            more = {count - cells * item[level] for count, item in zip(tokens, areas)}
+            if len(more) == 1 and min(more) >= 0:
+                return level, more.pop(), cells
     raise DoesNotFit(f"token counts {tokens} are no level of the latent")
 
 

@@ -6,17 +6,19 @@ from dataclasses import replace
 from functools import lru_cache, partial
 
 from lib_vram.errors import BadInput, NotReady
-from lib_vram.physics import video
-from lib_vram.physics.allocator import SEGMENT_ROUNDING, AllocatorConf
-from lib_vram.physics.attention import PLENTY, SELF_SLICING
+from lib_vram.physics import tiles, video
+from lib_vram.physics.allocator import SEGMENT_ROUNDING, AllocatorConf, CachingAllocator, segment_bytes
+from lib_vram.physics.attention import PLENTY, SELF_SLICING, WAYS
 from lib_vram.physics.cache import MEASURED, measured
 from lib_vram.physics.component import Component, ComponentMemory
 from lib_vram.physics.families import SHAPES
 from lib_vram.physics.interval import interval
+from lib_vram.physics.life import loaded
 from lib_vram.physics.minimum import minimum_and_comfortable, runs_in
 from lib_vram.physics.profile import Profile, load
 from lib_vram.physics.program import EventTrace, Setting, expand
-from lib_vram.physics.weights import weights_bytes
+from lib_vram.physics.quantised import LARGEST_LAYER, scratch_bytes
+from lib_vram.physics.weights import BITS_PER_WEIGHT, vae_parameters, weights_bytes
 
 CFG_PARTS = frozenset(("denoise", "controlnet"))
 """Parts that see cond and uncond as one batch."""
@@ -46,10 +48,12 @@ def component_memory(component: Component) -> ComponentMemory:
         NotReady: there is no profile of this part of this model yet.
         BadInput: ``alloc_conf`` is not one that PyTorch takes.
     """
+    if component.dtype == "fp8":
+        return _stored_in_fp8(component)
     conf = AllocatorConf.parse(component.alloc_conf)
     trace = component_trace(component)
     floor = most = trace.floor_bytes
-    minimum, comfortable = minimum_and_comfortable(trace, conf, floor)
+    minimum, comfortable = minimum_and_comfortable(trace, conf, floor, _with_weights(component, conf))
     if component.free_bytes is None and component.attention in SELF_SLICING:
         minimum, trace = _least(component, conf, minimum)
         floor = trace.floor_bytes
@@ -64,6 +68,42 @@ def component_memory(component: Component) -> ComponentMemory:
     )  # fmt: skip
 
 
+def _with_weights(component: Component, conf: AllocatorConf) -> CachingAllocator | None:
+    """Return the allocator after the weights of diffusers' VAE were loaded: free tails of segments serve small blocks.
+
+    All published figures of reserved are of such VAEs. Other models' segments have hardly any tails.
+    """
+    if component.code != "diffusers" or not component.part.startswith("vae"):
+        return None
+    item_bits = BITS_PER_WEIGHT[component.weights_dtype or component.dtype]
+    return loaded_vae(SHAPES[component.family].vae, int(item_bits), conf)
+
+
+@lru_cache(maxsize=16)
+def loaded_vae(vae: str, bits: int, conf: AllocatorConf) -> CachingAllocator:
+    """Return the allocator after the parameters of ``vae`` were loaded with ``bits`` each. It is for copies alone."""
+    return loaded((count * bits // 8 for count in vae_parameters(vae)), conf).allocator
+
+
+def _stored_in_fp8(component: Component) -> ComponentMemory:
+    """Return what ``component`` needs with weights in fp8: it computes in the family's own type.
+
+    Each layer's weights are made whole in that type right before they are multiplied with. The largest layer counts
+    at the peak; in reality the two may lie apart, so that the low end is without it.
+    """
+    family, part, dtype = component.family, component.part, SHAPES[component.family].dtype
+    memory = component_memory(replace(component, dtype=dtype, weights_dtype=component.weights_dtype or "fp8"))
+    stored = SHAPES[family].vae if part.startswith("vae") else family
+    more = scratch_bytes("fp8", LARGEST_LAYER[stored, part], dtype)
+    return replace(
+        memory,
+        floor_bytes=memory.floor_bytes + more,
+        minimum_bytes=memory.minimum_bytes + segment_bytes(more),
+        comfortable_bytes=memory.comfortable_bytes + segment_bytes(more),
+        high_bytes=memory.high_bytes + more,
+    )
+
+
 def component_trace(component: Component) -> EventTrace:
     """Return the blocks that ``component`` takes and gives back, at its size and batch.
 
@@ -71,7 +111,9 @@ def component_trace(component: Component) -> EventTrace:
         NotReady: there is no profile of this part of this model yet.
     """
     free = PLENTY if component.free_bytes is None else component.free_bytes
-    trace = expand(_profile(component), setting_of(component), component.attention, component.host, free)
+    host = "diffusers" if component.code == "diffusers" else component.host
+    trace = expand(_profile(component), setting_of(component), component.attention, host, free)
+    trace = tiles.beside(trace, tiles.kept_bytes(component))
     conf = AllocatorConf.parse(component.alloc_conf)
     return trace if not conf.divisions else replace(trace, sizes=tuple(map(conf.rounded, trace.sizes)))
 
@@ -125,7 +167,8 @@ def _profile(component: Component) -> Profile:
 
 def _refuse_closed(component: Component, profile: Profile) -> None:
     """Refuse a way of attention that would change the figures of a profile in which it is not left open."""
-    fused = component.attention in FUSED or component.part == "text_encode" or component.family in ALWAYS_FUSED
+    fused = component.attention in FUSED or component.part == "text_encode"
+    fused = fused or (component.code == "ldm" and component.family in ALWAYS_FUSED)
     if not fused and not profile.calls:
         raise NotReady("attention", got=component.attention, takes=f"sdpa or xformers for {component.family}")
 
@@ -143,7 +186,8 @@ def _styles(component: Component) -> tuple[str, ...]:
         return diffusers
     shape = SHAPES[component.family]
     if not shape.transformer:
-        return (ONE_STYLE.get(component.part, "forge" if component.host == "neo" else component.host),)
+        style = ONE_STYLE.get(component.part, "forge" if component.host == "neo" else component.host)
+        return (f"{style}_one", style) if one else (style,)
     hosts = dict.fromkeys((component.host, "forge", "neo"))
     return (*(name for host in hosts for name in ((f"{host}_one", host) if one else (host,))), *diffusers)
 
@@ -152,9 +196,8 @@ def _refuse_unready(component: Component) -> None:
     shape = SHAPES[component.family]
     if component.frames != 1 and shape.frames_per_latent == 1:
         raise BadInput("frames", got=component.frames, takes=f"1; {component.family} makes pictures, not videos")
-    if component.frames != 1 and component.part.startswith("vae") and component.batch > 1:
-        raise NotReady("batch", got=component.batch, takes="1 for the VAE of videos: the hosts make one at a time")
-    if component.dtype == "fp8":
-        raise BadInput("dtype", got="fp8", takes="fp32, fp16 or bf16; fp8 is a type of weights, not of activations")
-    if component.code != "ldm" and component.attention != "sdpa":
-        raise NotReady("attention", got=component.attention, takes=f"sdpa for the {component.code} code")
+    if component.code == "diffusers" and component.attention not in WAYS["diffusers"]:
+        known = ", ".join(WAYS["diffusers"])
+        raise BadInput("attention", got=component.attention, takes=f"{known}: diffusers' code has no other")
+    if _is_list(component) and component.batch > 1 and component.attention not in FUSED:
+        raise NotReady("attention", got=component.attention, takes="sdpa or xformers for several pictures in a list")

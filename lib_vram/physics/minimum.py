@@ -27,10 +27,12 @@ Kept = tuple[int, CachingAllocator, dict[int, int]]
 class LimitSearch:
     """Replays one trace under many limits."""
 
-    def __init__(self, trace: EventTrace, conf: AllocatorConf) -> None:
+    def __init__(self, trace: EventTrace, conf: AllocatorConf, start: CachingAllocator | None = None) -> None:
+        """Prepare for attempts from ``start``, an allocator without a limit; from an empty one where it is ``None``."""
         self._trace = trace
-        self._kept: list[Kept] = [(0, CachingAllocator(None, conf), {})]
-        self.unlimited = self._run_unlimited(CachingAllocator(None, conf))
+        start = start or CachingAllocator(None, conf)
+        self._kept: list[Kept] = [(0, start.copy(), {})]
+        self.unlimited = self._run_unlimited(start.copy())
 
     def attempt(self, limit_bytes: int) -> CachingAllocator | None:
         """Return the allocator at the end of a run under ``limit_bytes``, ``None`` when it ran out.
@@ -58,13 +60,30 @@ class LimitSearch:
         return allocator
 
 
-def minimum_and_comfortable(trace: EventTrace, conf: AllocatorConf, floor_bytes: int) -> tuple[int, int]:
-    """Return the smallest limit found at which ``trace`` runs, and what it reserves without a limit, in bytes."""
+def minimum_and_comfortable(
+    trace: EventTrace, conf: AllocatorConf, floor_bytes: int, start: CachingAllocator | None = None
+) -> tuple[int, int]:
+    """Return the smallest limit found at which ``trace`` runs, and what it reserves without a limit, in bytes.
+
+    ``start`` is an allocator without a limit in which the model's weights lie already, ``None`` for an empty one.
+    Both figures are on top of what is reserved there; of the driver's pool, on top of what is allocated there, since
+    the free tails of its chunks are as large as those of any segment and belong to nobody.
+    """
+    if start is not None and not conf.collects:
+        before = start.allocated_bytes if conf.stream_ordered else start.reserved_bytes
+        minimum, comfortable = _searched(LimitSearch(trace, conf, start), floor_bytes + before)
+        return max(minimum - before, floor_bytes), max(comfortable - before, floor_bytes)
     search = LimitSearch(trace, conf)
-    comfortable = search.unlimited.peak_reserved_bytes
     if conf.collects:
+        comfortable = search.unlimited.peak_reserved_bytes
         return _bisected(trace, conf, floor_bytes, comfortable), comfortable
-    low, high = floor_bytes, comfortable
+    return _searched(search, floor_bytes)
+
+
+def _searched(search: LimitSearch, floor_bytes: int) -> tuple[int, int]:
+    """Return the smallest limit found, from ``floor_bytes`` on, and what is reserved without one."""
+    comfortable = search.unlimited.peak_reserved_bytes
+    low, high = min(floor_bytes, comfortable), comfortable
     limit = max(floor_bytes, min(int(floor_bytes * FIRST_GUESS), comfortable - 1))
     while low < high:
         done = search.attempt(limit)

@@ -71,7 +71,10 @@ def monomials(batch: int, rows: int, columns: int, frames: int = 1) -> tuple[int
 
 @dataclass(frozen=True)
 class CallShape:
-    """Attention's place in a profile. Queries and keys are a level of the latent, or a fixed number of tokens."""
+    """Attention's place in a profile. Queries and keys are a level of the latent, a number of tokens, or both.
+
+    ``picture`` is 0 for tokens, 1 for a picture of the VAE, 2 for tokens with a mask.
+    """
 
     heads: int
     query_level: int
@@ -84,6 +87,12 @@ class CallShape:
     key_back: int
     value_back: int
     """How many blocks before the result query, key and value were taken."""
+    query_tokens: int = 0
+    """Tokens on top of the level's, such as those of a text beside the picture's."""
+    stretches: int = 1
+    """How many stretches of tokens each picture of the batch is: frames of a video that are looked at one by one."""
+    cells: int = 1
+    """Tokens in each cell of the level: four in Flux.2's VAE, whose own latent has twice the rows and columns."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,7 +148,10 @@ class Profile:
 
 
 def _call_values(call: CallShape) -> tuple[int, ...]:
-    return dataclasses.astuple(call)
+    values = dataclasses.astuple(call)
+    fields = dataclasses.fields(call)
+    said = max(place for place, field in enumerate(fields) if values[place] != field.default)
+    return values[: said + 1]  # the last fields are left out where they say nothing
 
 
 def _check(profile: Profile) -> None:

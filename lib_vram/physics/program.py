@@ -139,8 +139,9 @@ def calls_at(profile: Profile, setting: Setting) -> list[Call]:
     areas = setting.areas
     return [
         Call(
-            setting.batch, shape.heads, areas[shape.query_level],
-            areas[shape.key_level] if shape.key_level >= 0 else shape.key_tokens,
+            setting.batch * shape.stretches, shape.heads,
+            (areas[shape.query_level] * shape.cells if shape.query_level >= 0 else 0) + shape.query_tokens,
+            (areas[shape.key_level] * shape.cells if shape.key_level >= 0 else 0) + shape.key_tokens,
             shape.head_size, shape.itemsize, shape.picture,
         )
         for shape in profile.calls

@@ -16,6 +16,37 @@ from fractions import Fraction
 from lib_vram.physics.allocator import rounded
 from lib_vram.request import Dtype
 
+LARGEST_LAYER: Mapping[tuple[str, str], int] = {
+    **dict.fromkeys((("sd15", "denoise"), ("sd21", "denoise"), ("sdxl", "denoise")), 29_491_200),
+    **dict.fromkeys((("sd15", "controlnet"), ("sd21", "controlnet"), ("sdxl", "controlnet")), 14_745_600),
+    ("sdxl_refiner", "denoise"): 42_467_328,
+    **dict.fromkeys((("flux1", "denoise"), ("flux1", "controlnet"), ("chroma", "denoise")), 66_060_288),
+    **dict.fromkeys((("qwen_image", "denoise"), ("qwen_image", "controlnet")), 56_623_104),
+    ("flux2_klein_4b", "denoise"): 84_934_656,
+    ("flux2_klein_9b", "denoise"): 150_994_944,
+    ("sd35_medium", "denoise"): 21_233_664,
+    ("sd35_large", "denoise"): 35_487_744,
+    ("zimage", "denoise"): 39_321_600,
+    ("lumina2", "denoise"): 21_233_664,
+    ("wan21_1b", "denoise"): 14_155_776,
+    ("wan21_14b", "denoise"): 157_286_400,
+    **{(vae, part): 2_359_296 for vae in ("sd15", "flux1", "flux2") for part in ("vae_decode", "vae_encode")},
+    **dict.fromkeys((("wan", "vae_decode"), ("wan", "vae_encode")), 3_981_312),
+    ("sd15", "text_encode"): 2_359_296,
+    ("sd21", "text_encode"): 4_194_304,
+    **dict.fromkeys((("sdxl", "text_encode"), ("sdxl_refiner", "text_encode")), 6_553_600),
+    **{
+        (family, "text_encode"): 41_943_040
+        for family in ("sd35_medium", "sd35_large", "flux1", "chroma", "wan21_1b", "wan21_14b")
+    },
+    **dict.fromkeys((("flux2_klein_4b", "text_encode"), ("zimage", "text_encode")), 24_903_680),
+    ("flux2_klein_9b", "text_encode"): 50_331_648,
+    ("qwen_image", "text_encode"): 67_895_296,
+    ("lumina2", "text_encode"): 21_233_664,
+}
+"""Weights of the largest layer that each part multiplies with, VAEs by the name that they are stored under. Counted in
+diffusers' and transformers' modules (0.36 and 4.57), and in Forge's for Flux.1 and Chroma, which have larger ones."""
+
 ITEM_BYTES: Mapping[str, int] = {"fp64": 8, "fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1}
 
 _UNPACKING: Mapping[str, tuple[Fraction, Fraction]] = {

@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
-from lib_vram.physics.attention import FLASH_HEAD_LIMIT
+from lib_vram.physics.attention import FLASH_HEAD_LIMIT, HALF_ITEMSIZE, MASKED, TOKENS
 from lib_vram.physics.raw import RawTrace
 
 MASK_ALIGNMENT = 16
@@ -70,6 +70,9 @@ class _Dispatch(TorchDispatchMode):
         if _is_composite(func):  # under inference_mode these come whole, and what they take inside would go unseen
             with self:
                 return func._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **(kwargs or {}))
+        copy = _contiguous_copy(func, args)
+        if copy is not None:
+            self._blocks.see(copy)
         result = func(*args, **(kwargs or {}))
         for item in tree_iter(result):
             if isinstance(item, torch.Tensor) and item.device.type == "meta":
@@ -79,6 +82,16 @@ class _Dispatch(TorchDispatchMode):
         return result
 
 
+def _contiguous_copy(func: Any, args: Any) -> torch.Tensor | None:
+    """Return what layer normalisation copies first: its kernel takes contiguous tensors alone (``expect_contiguous``).
+
+    On ``meta`` it does not.
+    """
+    if func is not torch.ops.aten.native_layer_norm.default or args[0].is_contiguous():
+        return None
+    return torch.empty(args[0].shape, dtype=args[0].dtype, device="meta")
+
+
 @lru_cache(maxsize=1024)
 def _is_composite(func: Any) -> bool:
     """Whether torch itself makes ``func`` of others. Not by its Python decompositions: no GPU runs those."""
@@ -86,22 +99,43 @@ def _is_composite(func: Any) -> bool:
 
 
 class _FusedAttention(TorchFunctionMode):
+    """Takes the place of torch's attention. ``leave_open`` notes it as such, where it can be, instead."""
+
+    def __init__(self, *, leave_open: bool) -> None:
+        super().__init__()
+        self._leave_open = leave_open
+
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.nn.functional.scaled_dot_product_attention:
-            return _attend(func, *args, **(kwargs or {}))
+            return _attend(self._leave_open, func, *args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
 
 
-def _attend(func: Any, query: Any, key: Any, value: Any, attn_mask: Any = None, *rest: Any, **options: Any) -> Any:
-    """Return attention's output with the footprint of the kernel that a GPU would choose."""
+def _attend(
+    leave_open: bool, func: Any, query: Any, key: Any, value: Any, attn_mask: Any = None, *rest: Any, **options: Any
+) -> Any:
+    """Return attention's output with the footprint of the kernel that a GPU would choose, or with that left open."""
     if query.dim() != 4:
         return func(query, key, value, attn_mask, *rest, **options)
-    batch, heads, tokens, _ = query.shape
+    batch, heads, tokens, size = query.shape
     mask = None if attn_mask is None else _as_bias(attn_mask, query.dtype)
+    is_open = leave_open and _note(query, key, value, masked=mask is not None)
     output = torch.empty(batch, tokens, heads, value.shape[-1], dtype=query.dtype, device=query.device)
-    if mask is None and query.shape[-1] <= FLASH_HEAD_LIMIT:
+    if not is_open and mask is None and size <= FLASH_HEAD_LIMIT and query.element_size() <= HALF_ITEMSIZE:
         torch.empty(batch, heads, tokens, dtype=torch.float32, device=query.device)
     return output.transpose(1, 2)
+
+
+def _note(query: Any, key: Any, value: Any, *, masked: bool) -> bool:
+    """Note that the next block is attention's result; return whether it could be: all operands come and go in time."""
+    recorded, blocks = _running[-1]
+    operands = tuple(blocks.number(item) for item in (query, key, value))
+    if not all(operands) or value.shape[-1] != query.shape[-1]:
+        return False
+    batch, heads, queries, size = query.shape
+    kind = MASKED if masked else TOKENS
+    recorded.attention((batch, heads, queries, key.shape[2], size, query.element_size(), kind, *operands))
+    return True
 
 
 def _as_bias(mask: Any, dtype: torch.dtype) -> Any:
@@ -140,18 +174,19 @@ def live_bytes() -> int:
     return _running[-1][0].live_bytes
 
 
-def trace(run: Callable[[], object], *, resident: Iterable[torch.Tensor] = ()) -> RawTrace:
+def trace(run: Callable[[], object], *, resident: Iterable[torch.Tensor] = (), leave_open: bool = False) -> RawTrace:
     """Return the blocks that ``run`` takes and gives back, in order; ``resident`` tensors are not counted.
 
     ``run`` must build its inputs itself, on the device ``meta``, or find them in ``resident``.
-    What it returns is freed at the end of the trace.
+    What it returns is freed at the end of the trace. ``leave_open`` notes each use of torch's fused attention
+    instead of its footprint, so that a profile can be replayed with any way of attention.
     """
     recorded = RawTrace()
     blocks = _Blocks(recorded)
     blocks.ignore(resident)
     _running.append((recorded, blocks))
     try:
-        with torch.no_grad(), _FusedAttention(), _Dispatch(blocks, recorded):
+        with torch.no_grad(), _FusedAttention(leave_open=leave_open), _Dispatch(blocks, recorded):
             result = run()
             del result
     finally:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from fractions import Fraction
+from functools import lru_cache
+from pathlib import Path
 
 from lib_vram.model.gguf import TYPES
 from lib_vram.request import WeightsDtype
@@ -51,6 +54,22 @@ def storage_type(dtype: str) -> WeightsDtype | None:
     A request has fewer types than files have: q6_k goes as q8_0, NVFP4 as nf4. The bytes are the file's own.
     """
     return _STORAGE_TYPES.get(dtype)
+
+
+VAE_PARAMETERS = Path(__file__).parent / "vae_parameters.json"
+"""How many numbers each parameter has, in the order of the state dict, as [numbers, how often in a row]; of diffusers'
+classes, by the names under which VAEs' profiles are stored. Written by ``tools/trace_profiles.py --vae-parameters``."""
+
+
+@lru_cache(maxsize=1)
+def _vae_parameters() -> dict[str, list[list[int]]]:
+    table: dict[str, list[list[int]]] = json.loads(VAE_PARAMETERS.read_text(encoding="utf-8"))
+    return table
+
+
+def vae_parameters(vae: str) -> list[int]:
+    """Return how many numbers each parameter of the VAE stored as ``vae`` has, in the order of loading."""
+    return [count for count, times in _vae_parameters()[vae] for _ in range(times)]
 
 
 def weights_bytes(parameters: int, dtype: str) -> int:

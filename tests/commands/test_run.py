@@ -145,8 +145,8 @@ def test_inspect_reads_standard_input(capsys: pytest.CaptureFixture[str], monkey
         ([*COMPONENT, "--wid", "8"], "arguments: got '--wid 8', takes what \"vram-guard --help\" lists, and no more"),
         ([*COMPONENT, "--language", "de"], "--language: got 'de', takes one of en, pt, es"),
         (
-            [*COMPONENT, "--dtype", "fp8"],
-            "--dtype: got 'fp8', takes fp32, fp16 or bf16; fp8 is a type of weights, not of activations",
+            [*COMPONENT, "--code", "diffusers", "--attention", "sub_quad"],
+            "--attention: got 'sub_quad', takes sdpa, xformers, math, split: diffusers' code has no other",
         ),
         ([*COMPONENT, "--frames", "5"], "--frames: got 5, takes 1; sdxl makes pictures, not videos"),
         (

@@ -179,9 +179,7 @@ def test_fp32_has_a_wider_interval() -> None:
     [
         Component("sdxl_refiner", "controlnet", 1024, 1024),
         Component("zimage", "controlnet", 1024, 1024, code="diffusers"),
-        Component("wan21_1b", "vae_decode", 832, 480, batch=2, frames=81),
-        Component("flux1", "denoise", 1024, 1024, attention="math"),
-        Component("sdxl", "vae_decode", 1024, 1024, code="diffusers", attention="math"),
+        Component("zimage", "denoise", 1024, 1024, batch=2, code="diffusers", attention="math"),
     ],
 )
 def test_what_is_not_ready_says_so(component: Component) -> None:
@@ -189,7 +187,7 @@ def test_what_is_not_ready_says_so(component: Component) -> None:
         component_memory(component)
 
 
-@pytest.mark.parametrize("change", [{"dtype": "fp8"}, {"alloc_conf": "nonsense"}])
+@pytest.mark.parametrize("change", [{"code": "diffusers", "attention": "sub_quad"}, {"alloc_conf": "nonsense"}])
 def test_what_cannot_be_is_bad_input(change: dict[str, str]) -> None:
     with pytest.raises(BadInput):
         component_memory(dataclasses.replace(Component("sd15", "denoise", 512, 512), **change))  # type: ignore[arg-type]

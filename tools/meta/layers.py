@@ -15,16 +15,18 @@ class Style:
 
     ``forge`` writes residuals and the VAE's SiLU in place and normalises in the model's own
     dtype. ``a1111`` runs the UNet under autocast, which normalises in fp32, adds residuals out
-    of place, and writes SiLU as ``x * sigmoid(x)``.
+    of place, and writes SiLU as ``x * sigmoid(x)``; it also looks at positions of the UNet of SD 1.5 and 2 as
+    views, where it has its own ``spatial_transformer_forward`` in place of the model's.
     """
 
     name: str
     in_place: bool
     fp32_norms: bool
+    views_positions: bool
 
 
-FORGE = Style("forge", in_place=True, fp32_norms=False)
-A1111 = Style("a1111", in_place=False, fp32_norms=True)
+FORGE = Style("forge", in_place=True, fp32_norms=False, views_positions=False)
+A1111 = Style("a1111", in_place=False, fp32_norms=True, views_positions=True)
 
 
 class Linear(nn.Linear):

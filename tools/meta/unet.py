@@ -93,11 +93,17 @@ class TransformerBlock(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Transformer blocks over the picture's positions, between two projections."""
+    """Transformer blocks over the picture's positions, between two projections.
 
-    def __init__(self, width: int, depth: int, shape: UNetShape, attend: Attend, style: Style) -> None:
+    ``views`` is AUTOMATIC1111's form of it for SD 1.5 and 2: positions are looked at and put back without a copy, so
+    that what follows has its channels last.
+    """
+
+    def __init__(
+        self, width: int, depth: int, shape: UNetShape, attend: Attend, style: Style, *, views: bool = False
+    ) -> None:
         super().__init__()
-        self.linear = shape.linear_projections
+        self.linear, self.views = shape.linear_projections, views
         self.norm = GroupNorm(width, style)
         self.proj_in = Linear(width, width) if self.linear else Conv(width, width, 1)
         heads = shape.heads_of(width)
@@ -110,14 +116,18 @@ class Transformer(nn.Module):
         x = self.norm(x)
         if not self.linear:
             x = self.proj_in(x)
-        x = x.flatten(2).transpose(1, 2).contiguous()
+        x = x.permute(0, 2, 3, 1).reshape(batch, rows * columns, width)
+        if not self.views:
+            x = x.contiguous()
         if self.linear:
             x = self.proj_in(x)
         for block in self.blocks:
             x = block(x, context)
         if self.linear:
             x = self.proj_out(x)
-        x = x.transpose(1, 2).reshape(batch, width, rows, columns).contiguous()
+        x = x.view(batch, rows, columns, width).permute(0, 3, 1, 2)
+        if not self.views:
+            x = x.contiguous()
         if not self.linear:
             x = self.proj_out(x)
         return x + picture
@@ -190,8 +200,11 @@ class Encoder(nn.Module):
     def _res(self, inputs: int, outputs: int) -> ResBlock:
         return ResBlock(inputs, outputs, self.embedding, self.style)
 
+    views_positions = False
+    """Whether positions are views of the picture."""
+
     def _transformer(self, width: int, depth: int) -> nn.Module:
-        return Transformer(width, depth, self.shape, self.attend, self.style)
+        return Transformer(width, depth, self.shape, self.attend, self.style, views=self.views_positions)
 
     def _layers(self, inputs: int, outputs: int, depth: int) -> list[nn.Module]:
         layers: list[nn.Module] = [self._res(inputs, outputs)]
@@ -223,6 +236,7 @@ class UNet(Encoder):
     """The whole UNet: down, middle, and up again with the skips concatenated."""
 
     def __init__(self, shape: UNetShape, attend: Attend, style: Style = FORGE) -> None:
+        self.views_positions = style.views_positions and not shape.pooled
         super().__init__(shape, attend, style)
         self.up = nn.ModuleList(self._up_levels())
         self.out = nn.Sequential(
