@@ -178,6 +178,7 @@
         else if (name === "run") runAnyway(state);
         else if (name === "cancel") cancel(state);
         else if (name === "undo") undo(state);
+        else if (name === "free") guard.live.freeFor(state);
     }
 
     guard.gate = {

@@ -4,6 +4,7 @@
     const guard = window.vramGuard = window.vramGuard || {};
     const EVERY_MS = 1000;
     const AWAY_MS = 5000; // how long a server that did not answer is left alone
+    const FREE_WAIT_MS = 120000; // moving many GiB to a slow computer's RAM
     const KEPT_SECONDS = 620; // a little more than the longest window
     const GAP_SECONDS = 5; // nobody looked for so long: the curve does not pretend to know
     const GIB = 1024 ** 3;
@@ -375,13 +376,25 @@
         if (event.key === "Escape" && wanted && root("processes").contains(event.target)) cancel();
     }
 
+    // The bar's own button, where memory in pieces is all that stands in the way; what came of it is said under the bar.
+    async function freeFor(state) {
+        try {
+            const response = await guard.server.post("free", {level: "models"}, FREE_WAIT_MS);
+            state.said(response.body.summary || response.body.error || "", null);
+        } catch (error) {
+            state.said(guard.texts.bar_offline || "", null);
+        }
+        state.askedAt = 0;
+        state.look();
+    }
+
     function chose(event) {
         if (!event.target.matches || !event.target.matches('[data-live="window"]')) return;
         chosenWindow = Number(event.target.value);
         draw();
     }
 
-    guard.live = {look, draw};
+    guard.live = {look, draw, freeFor};
     onUiLoaded(() => {
         const page = gradioApp();
         page.addEventListener("click", clicked);

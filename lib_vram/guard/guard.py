@@ -17,16 +17,18 @@ from lib_vram.guard.learned import Learned
 from lib_vram.guard.refusal import lift, refusal_text, refuse, steps_text, wont_fit
 from lib_vram.guard.undone import Undone
 from lib_vram.host.failures import WebuiErrors
+from lib_vram.host.loading import LoadWatch
 from lib_vram.journal.recorder import open_journal
 from lib_vram.journal.session import Session
 from lib_vram.live.watch import Watch
 from lib_vram.machine.torch_other import why_no_card
 from lib_vram.message import Message, render, say
-from lib_vram.plan.result import Plan
 from lib_vram.plan.preferences import ANYTHING, Preferences
+from lib_vram.plan.result import Plan
 from lib_vram.request import Mode, Request
 
 if TYPE_CHECKING:
+    from lib_vram.guard.in_pieces import InPieces
     from lib_vram.host.base import Host, Settings
 
 logger = logging.getLogger("vram_guard")
@@ -65,9 +67,11 @@ class Guard:
 
     def __init__(self, host: Host, undone: Undone | None = None) -> None:
         self.host = host
-        self.session = Session(WebuiErrors())
         self.undone = undone or Undone()
+        self.session = Session(WebuiErrors())
+        self._loads = LoadWatch(self)
         self.live = Watch(host)
+        self._pieces: InPieces | None = None
         self.learned = Learned(host, estimate)
         self.session.hears = self._hear
         self.measuring_note: Callable[[], Message | None] = _no_answer
@@ -79,7 +83,7 @@ class Guard:
             request = self.host.request_from_form(tab, form)
         except BadInput as bad:
             return Check.unknown(reason_of(bad))
-        result = self._noted(self.estimate(request))
+        result = self._in_pieces(self._noted(self.estimate(request)), request)
         return Check(result, request, self._plan(request, result) if result.verdict == "wont_fit" else None)
 
     def estimate(self, request: Request) -> Estimate:
@@ -99,6 +103,14 @@ class Guard:
         self.live.heard(event, values)
         failure = self.session.last_failure if event == "failed" else None
         self.learned.heard(event, values, failure.text if failure else "")
+
+    def _in_pieces(self, result: Estimate, request: Request) -> Estimate:
+        """Say first that what fits would fail all the same, where this WebUI's memory is in pieces."""
+        if self._pieces is None:
+            from lib_vram.guard.in_pieces import InPieces
+
+            self._pieces = InPieces(self.live)
+        return self._pieces.noted(result, request)
 
     def _noted(self, result: Estimate) -> Estimate:
         """Say first that the model is being measured, or could not be, where nothing is known of it."""
@@ -137,6 +149,17 @@ class Guard:
             self.session.journal, self.session.before = opened
 
     @fail_open(instead=_no_answer)
+    def loading(self) -> bool:
+        """Note that a checkpoint is about to be read; returns whether that is in the journal."""
+        self.open_journal()
+        return self.session.loading()
+
+    @fail_open(instead=_no_answer)
+    def loaded(self) -> None:
+        """Note that reading a checkpoint is over, well or not."""
+        self.session.loaded()
+
+    @fail_open(instead=_no_answer)
     def after_run(self, p: Any) -> None:
         """Give back what the run of ``p`` switched on. Not sure to be called: a failed run ends without it."""
         self.learned.ended(p)
@@ -148,10 +171,12 @@ class Guard:
         """Put in place what lasts as long as the extension is loaded; :meth:`stop` takes it away."""
         self.host.on_failure = self.session.failed
         self.host.start()
+        self._loads.start()
 
     @fail_open(instead=_no_answer)
     def stop(self) -> None:
         """Undo everything, as when the extension is unloaded."""
+        self._loads.stop()
         self.host.restore()
 
     @fail_open(instead=_no_answer)

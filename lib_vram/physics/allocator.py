@@ -198,6 +198,19 @@ class CachingAllocator:
                     kept.append(key)
             pool[:] = kept
 
+    def segments(self) -> tuple[tuple[tuple[int, bool], ...], ...]:
+        """Return the pieces taken from the driver, by address, each as its blocks: (bytes, whether one is in use)."""
+        gone = set(self._unused)
+        heads = [block for block in range(len(self._size)) if block not in gone and self._before[block] == NOTHING]
+        return tuple(self._blocks_from(head) for head in sorted(heads, key=self._address.__getitem__))
+
+    def _blocks_from(self, block: Block) -> tuple[tuple[int, bool], ...]:
+        blocks = []
+        while block != NOTHING:
+            blocks.append((self._size[block], not self._is_free[block]))
+            block = self._after[block]
+        return tuple(blocks)
+
     def _cached(self, pool: list[int], size: int) -> Block:
         place = bisect_left(pool, size << _SIZE_SHIFT)
         if place == len(pool):

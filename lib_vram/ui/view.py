@@ -29,13 +29,19 @@ def bar(estimate: Estimate, request: Request | None, language: str, *, can_fix: 
     opener = tag(
         "button", *children, type="button", class_="vg-open", aria_expanded="false", title=bar_text(estimate, language)
     )
-    if not can_fix:
+    act = "fix" if can_fix else "free" if is_in_pieces(estimate) else None
+    if act is None:
         return opener
     labels = (
-        tag("span", words("button_fix"), class_="vg-long"),
-        tag("span", words("button_fix_short"), class_="vg-short", aria_hidden="true"),
+        tag("span", words(f"button_{act}"), class_="vg-long"),
+        tag("span", words(f"button_{act}_short"), class_="vg-short", aria_hidden="true"),
     )
-    return join(opener, tag("button", *labels, type="button", class_="vg-fix", data_act="fix"))
+    return join(opener, tag("button", *labels, type="button", class_="vg-fix", data_act=act))
+
+
+def is_in_pieces(estimate: Estimate) -> bool:
+    """Whether all that stands in the way is memory in pieces."""
+    return any(note.key == IN_PIECES for note in estimate.notes)
 
 
 def bar_text(estimate: Estimate, language: str) -> str:
@@ -58,8 +64,7 @@ def _bar_parts(estimate: Estimate, words: Words) -> list[str]:
     phase = phase_name(estimate.binding.name, words.language)
     parts = [words("bar_of", need=peak_figure(estimate), available=figure(estimate.available_bytes))]
     parts.append(phase if estimate.verdict == "wont_fit" else words("bar_peak_in", phase=phase))
-    in_pieces = any(note.key == IN_PIECES for note in estimate.notes)
-    if in_pieces:
+    if is_in_pieces(estimate):
         parts[-1] = words("bar_in_pieces")
     elif estimate.verdict == "tight":
         parts.append(words("bar_may_slow"))
