@@ -67,7 +67,7 @@ class Learned:
 
     @fail_open(instead=_nothing)
     def heard(self, event: str, values: Mapping[str, Any], failure: str = "") -> None:
-        """Hear of an event of the session: ``run``, ``phase``, ``failed`` (its text is ``failure``), ``done``."""
+        """Hear of an event of the session: ``run``, ``phase``, ``rescued``, ``failed`` with its text, ``done``."""
         if self.recorder is None:
             return
         if event == "run":
@@ -76,8 +76,15 @@ class Learned:
             self.recorder.phase(str(values.get("name")))
         elif event == "failed":
             self.recorder.failed(failure)
+        elif event == "rescued":
+            self._rescued(str(values.get("name")), str(values.get("changes") or "again"))
         elif event == "done":
             self.recorder.dropped()
+
+    def _rescued(self, phase: str, action: str) -> None:
+        from lib_vram.learning.store import record_rescue
+
+        record_rescue(phase, action, is_rescued=True, host=self._host.name)
 
     @fail_open(instead=_nothing)
     def runs(self, p: Any, request: Request) -> None:

@@ -12,6 +12,8 @@ from lib_vram.request import Request
 MOST = 40
 """Runs of one kind that are looked at, the newest: a machine drifts, and more would not be sharper."""
 MOST_FAULTS = 10
+OUTLIVED = 20
+"""Whole runs of a kind whose peaks were measured: after so many they know better than a failure that came before."""
 _VAE = frozenset(("vae_decode", "vae_encode", "hires_upscale"))
 _ABOUT = ("family", "weights_dtype", "storage_dtype")
 
@@ -35,6 +37,8 @@ class Lack:
     more_bytes: int
     needs_bytes: int
     demand_bytes: int
+    since: int = 0
+    """How many runs of the kind had been measured by then."""
 
 
 @dataclass(frozen=True)
@@ -83,18 +87,16 @@ def lessons_of(runs: Iterable[Run]) -> Lessons:
     contexts: list[int] = []
     count = 0
     for run in runs:
-        if run.is_rescued:
-            continue
         count += 1
         if run.context_bytes is not None:
             contexts.append(run.context_bytes)
         for record in run.phases:
             _learn(run, record, observations, lacks)
         if run.fault is not None:
-            _learn_fault(run, run.fault, lacks)
+            _learn_fault(run, run.fault, observations, lacks)
     return Lessons(
         {kind: tuple(found[-MOST:]) for kind, found in observations.items()},
-        {kind: tuple(found[-MOST_FAULTS:]) for kind, found in lacks.items() if found},
+        {kind: found for kind in lacks if (found := _standing(lacks[kind], observations.get(kind, [])))},
         tuple(contexts[-MOST:]),
         count,
     )
@@ -120,8 +122,13 @@ def _learn(
 def _is_whole(run: Run, record: PhaseRecord) -> bool:
     """Whether ``record`` is of a phase that ran to its end: one that was cut off says nothing of the whole."""
     if run.outcome == "failed":
-        return run.fault is not None and record.name != run.fault.phase and record is not run.phases[-1]
-    return run.outcome == "done"
+        return (
+            run.fault is not None
+            and not run.is_rescued
+            and record.name != run.fault.phase
+            and record is not run.phases[-1]
+        )
+    return run.outcome == "done" and not run.is_rescued
 
 
 def _reserved_off(run: Run, record: PhaseRecord, predicted: Predicted) -> int | None:
@@ -137,11 +144,19 @@ def _disproves(run: Run, predicted: Predicted, lack: Lack) -> bool:
     return predicted.needs_bytes >= lack.needs_bytes and run.available_bytes <= lack.demand_bytes
 
 
-def _learn_fault(run: Run, fault: Fault, lacks: dict[str, list[Lack]]) -> None:
+def _standing(found: list[Lack], seen: list[Observation]) -> tuple[Lack, ...]:
+    return tuple(lack for lack in found if len(seen) - lack.since < OUTLIVED)[-MOST_FAULTS:]
+
+
+def _learn_fault(
+    run: Run, fault: Fault, observations: dict[str, list[Observation]], lacks: dict[str, list[Lack]]
+) -> None:
     predicted = next((item.predicted for item in run.phases if item.name == fault.phase), None)
     if predicted is None:
         return
     more_bytes = fault.demand_bytes - predicted.needs_bytes
     if more_bytes > 0:
-        lack = Lack(predicted.floor_bytes, more_bytes, predicted.needs_bytes, fault.demand_bytes)
-        lacks.setdefault(kind_of(fault.phase, run.request), []).append(lack)
+        kind = kind_of(fault.phase, run.request)
+        since = len(observations.get(kind, ()))
+        lack = Lack(predicted.floor_bytes, more_bytes, predicted.needs_bytes, fault.demand_bytes, since)
+        lacks.setdefault(kind, []).append(lack)

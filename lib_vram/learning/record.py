@@ -116,7 +116,7 @@ class Run:
     error: str = ""
     """The kind of failure, for one that was no lack of memory."""
     is_rescued: bool = False
-    """Whether something of it was computed again, another way; its figures then teach nothing."""
+    """Whether it ran out (``fault`` says where) and went on another way; its figures say nothing of what it took."""
     binding: str = ""
     expected_bytes: int = 0
     low_bytes: int = 0

@@ -25,7 +25,7 @@ from lib_vram.learning.durations import Durations, Known
 from lib_vram.learning.faults import fault_of
 from lib_vram.learning.lessons import Lessons, lessons_of
 from lib_vram.learning.peaks import Peak, Stretch, merged
-from lib_vram.learning.record import Machine, Outcome, Rescue, Run, kept_of, phase_records
+from lib_vram.learning.record import Fault, Machine, Outcome, Rescue, Run, kept_of, phase_records
 from lib_vram.learning.store import Store
 from lib_vram.machine.card import Card
 from lib_vram.request import Request
@@ -56,7 +56,7 @@ class _Open:
     by_stretch: bool = True
     context_bytes: int | None = None
     inner: int = 0
-    is_rescued: bool = False
+    rescued_in: str | None = None
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ class Recorder:
         """Keep ``rescue``, and that the run at work is no measure of anything any more."""
         with self._lock:
             if self._open is not None:
-                self._open.is_rescued = True
+                self._open.rescued_in = self._open.rescued_in or rescue.phase
                 rescue = replace(rescue, family=rescue.family or self._open.request.model.family)
         self._put(rescue)
         self._start()
@@ -292,13 +292,15 @@ class Recorder:
         if item.outcome == "failed":
             last = measured[-1][0] if measured and done.by_stretch else None
             fault, kind = fault_of(item.error, expected, done.measured, last)
+        elif any(phase.name == done.rescued_in for phase in expected.phases):
+            fault = Fault(str(done.rescued_in), expected.available_bytes + 1, expected.available_bytes)
         if fault is not None and not any(record.name == fault.phase for record in records):
             records = (*records, *phase_records(expected, [(fault.phase, 0.0, Peak())], by_stretch=False))
         return Run(
             at=done.at, machine=self._machine(done.request), request=kept_of(done.request), outcome=item.outcome,
             verdict=said.verdict, available_bytes=expected.available_bytes, seconds=round(item.seconds, 3),
             steps=done.steps, context_bytes=done.context_bytes, phases=records, fault=fault, error=kind,
-            is_rescued=done.is_rescued, binding=said.binding_phase or "", expected_bytes=said.peak_bytes,
+            is_rescued=done.rescued_in is not None, binding=said.binding_phase or "", expected_bytes=said.peak_bytes,
             low_bytes=said.low_bytes, high_bytes=said.high_bytes,
         )  # fmt: skip
 

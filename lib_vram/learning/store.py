@@ -60,7 +60,8 @@ def record_rescue(
 ) -> None:  # fmt: skip
     """Note that the run at work ran out of memory in ``phase`` and what became of it. Returns at once, never raises.
 
-    ``action`` is what was done, as the plan's steps are named (``"vae_tiling"``), or ``"again"``; ``images`` is how
+    ``action`` is what was done: as the plan's steps are named (``"vae_tiled"``), as the infotext says it (``"batch 4x1
+    -> 2x2"``), or ``"again"``; ``images`` is how
     many pictures of the run are whole in the end; ``seconds`` what it cost in time.
     """
     for keep in tuple(_keep):

@@ -149,3 +149,22 @@ def test_what_is_kept_of_the_virtual_card_is_what_it_measured(guard):
     for item in kept.phases:
         assert abs(item.peak.allocated_bytes - item.predicted.allocated_bytes) < 4 * MIB
     assert kept.machine.driver == "virtual"
+
+
+def test_a_rescue_is_kept_and_its_run_teaches_that_it_ran_out(guard, monkeypatch):
+    original = run.simulate_steps
+
+    def steps(request):
+        for phase in original(request):
+            if phase.name == "sampling":
+                guard.session.rescued("sampling", "batch 4x1 -> 2x2")
+            yield phase
+
+    monkeypatch.setattr(run, "simulate_steps", steps)
+    generate(guard)
+    (rescue,) = guard.learned.store.rescues()
+    assert (rescue.phase, rescue.action, rescue.family, rescue.is_rescued) == (
+        "sampling", "batch 4x1 -> 2x2", "sdxl", True
+    )  # fmt: skip
+    assert guard.learned.store.runs()[0].is_rescued
+    assert check(guard).estimate.verdict == "wont_fit"

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from lib_vram.learning.lessons import MOST, Observation, kind_in, kind_of, lessons_of
+from lib_vram.learning.lessons import MOST, OUTLIVED, Observation, kind_in, kind_of, lessons_of
 from lib_vram.learning.record import Fault, kept_of
 from lib_vram.request import ModelSpec, VaeSpec
 from lib_vram.units import GIB, MIB
@@ -59,6 +59,14 @@ def test_a_failure_of_what_was_computed_to_fit_teaches_how_much_was_missing():
     assert lack.more_bytes == 11 * GIB - phase(floor=3000 * MIB).needs_bytes
 
 
+def test_a_run_that_was_rescued_teaches_where_it_ran_out_and_nothing_else():
+    big = phase(floor=3000 * MIB)
+    made = run(record(big, off=-900), is_rescued=True, fault=Fault("vae_decode", 11 * GIB + 1, 11 * GIB))
+    lessons = lessons_of([made])
+    assert lessons.observations == {}
+    assert lessons.lacks[KIND][0].demand_bytes == 11 * GIB + 1
+
+
 def test_a_failure_that_was_foreseen_teaches_nothing():
     assert lessons_of([failed(phase(floor=20 * GIB))]).lacks == {}
 
@@ -72,6 +80,14 @@ def test_a_later_run_that_did_it_with_no_more_room_takes_the_failure_back():
 def test_a_smaller_run_does_not():
     lessons = lessons_of([failed(phase(floor=3000 * MIB)), run(record(phase(floor=1000 * MIB)))])
     assert len(lessons.lacks[KIND]) == 1
+
+
+def test_a_failure_is_outlived_by_twenty_runs_whose_peaks_were_measured():
+    small = run(record(phase(floor=1000 * MIB)))
+    assert lessons_of([failed(phase(floor=3000 * MIB)), *[small] * (OUTLIVED - 1)]).lacks
+    assert not lessons_of([failed(phase(floor=3000 * MIB)), *[small] * OUTLIVED]).lacks
+    unmeasured = run(record(phase(floor=1000 * MIB), exact=False))
+    assert lessons_of([failed(phase(floor=3000 * MIB)), *[unmeasured] * 50]).lacks
 
 
 @pytest.mark.parametrize(

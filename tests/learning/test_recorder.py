@@ -169,7 +169,7 @@ def test_a_stopped_run_is_kept_and_teaches_nothing(recorder, torch):
     assert recorder.lessons(REQUEST).observations == {}
 
 
-def test_a_rescued_run_is_kept_and_teaches_nothing(recorder, torch):
+def test_a_rescued_run_is_kept_and_teaches_only_that_it_ran_out(recorder, torch):
     module.use(recorder)
     run = generate(recorder, torch)
     record_rescue("vae_decode", "vae_tiled", is_rescued=True, images=1)
@@ -179,6 +179,7 @@ def test_a_rescued_run_is_kept_and_teaches_nothing(recorder, torch):
     (rescue,) = recorder.store.rescues()
     assert (rescue.family, rescue.action) == ("sdxl", "vae_tiled")
     assert recorder.lessons(REQUEST).observations == {}
+    assert recorder.lessons(REQUEST).lacks
 
 
 def test_the_virtual_card_measures_by_itself(recorder):

@@ -151,6 +151,8 @@ def _run(run: Run, words: _Words) -> Html:
 
 
 def _outcome(run: Run, words: _Words) -> str:
+    if run.fault is not None and run.is_rescued:
+        return words("outcome_rescued", phase=words.phase(run.fault.phase))
     if run.fault is not None:
         return words("failed_simple", phase=words.phase(run.fault.phase))
     if run.outcome == "failed" and run.error:
@@ -209,7 +211,7 @@ def _rescues(runs: Sequence[Run], rescues: Sequence[Rescue], words: _Words) -> H
 
 
 def _rescue(item: Rescue, words: _Words) -> str:
-    action = words("rescue_again") if item.action == "again" else _named(f"cost_{item.action}", words)
+    action = words("rescue_again") if item.action == "again" else _named(item.action, words)
     failed = words("failed_simple", phase=words.phase(item.phase))
     parts = [failed, words("rescue_done" if item.is_rescued else "rescue_failed", action=action)]
     if item.images:
@@ -219,10 +221,11 @@ def _rescue(item: Rescue, words: _Words) -> str:
     return "; ".join(parts)
 
 
-def _named(name: str, words: _Words) -> str:
-    """Return the words for a change; without its figures, which are not kept of a rescue."""
-    text = sentence(f"learning.{name}", words.language)
-    return words("unknown_action") if text == f"learning.{name}" else text.partition(" {")[0]
+def _named(action: str, words: _Words) -> str:
+    """Return the words for a change, without its figures, which are not kept; what has no words says itself."""
+    key = f"learning.cost_{action}"
+    text = sentence(key, words.language)
+    return action if text == key else text.partition(" {")[0]
 
 
 def _costs(costs: Sequence[Cost], words: _Words) -> Html:
