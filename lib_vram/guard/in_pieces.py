@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from lib_vram.errors import NotReady
 from lib_vram.estimate.estimator import Measured, measure
-from lib_vram.estimate.physics import 
+from lib_vram.estimate.physics import trace_of
 from lib_vram.estimate.residency import CONTEXT_BYTES
 from lib_vram.estimate.result import Estimate
 from lib_vram.live.fragmentation import Step, shortage
@@ -16,7 +16,6 @@ from lib_vram.live.watch import Watch
 from lib_vram.machine.torch_memory import Snapshot
 from lib_vram.message import Message, say
 from lib_vram.physics.alloc_conf import AllocatorConf
-
 from lib_vram.request import Request
 
 NOTE = "live.in_pieces"
@@ -73,7 +72,7 @@ def steps_of(request: Request) -> Iterator[Step]:
         if SWAPS in sizes:
             continue
         try:
-            trace = (item.placed.component)
+            trace = trace_of(item.placed.component)
         except NotReady:
             continue
         models_bytes = sum(size for name, size in item.placed.resident if name in MODELS)
