@@ -207,10 +207,19 @@ class Guard:
         action = _action(argument, settings, is_api=bool(getattr(p, "is_api", False)))
         result = self.estimate(request) if action != "nothing" else None
         if result is None or result.verdict != "wont_fit":
-            self.learned.runs(p, request)
-            self.host.prepare_run(p, request)
+            wanted = self._without_needless_swaps(request) if action.startswith("fix") else request
+            self._record(p, infotext.changes_line(request, wanted))
+            self.learned.runs(p, wanted)
+            self.host.prepare_run(p, wanted)
             return
         self._will_not_fit(p, request, result, action, settings)
+
+    def _without_needless_swaps(self, request: Request) -> Request:
+        """Return ``request``, which fits, with a smaller reserve where the host's own makes it swap for nothing."""
+        from lib_vram.plan.reserve import without_needless_swaps
+
+        lighter = without_needless_swaps(request)
+        return request if lighter is None or self.estimate(lighter).verdict != "fits" else lighter
 
     def _will_not_fit(self, p: Any, request: Request, result: Estimate, action: str, settings: Settings) -> None:
         plan = self._plan(request, result)
