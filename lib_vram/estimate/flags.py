@@ -27,6 +27,10 @@ FULL_PRECISION_VAE = {
 }  # fmt: skip
 
 
+STORED_SMALLER = ("fp32", "fp16", "bf16", "fp8")
+"""Weights that the hosts' *FP8 weight* and *Diffusion in Low Bits* store in another type."""
+
+
 def of_forge_line(request: Request) -> bool:
     """Return whether ``request`` is for Forge or one of its relatives."""
     return request.host in FORGE_LINE
@@ -79,8 +83,11 @@ def compute_dtype(request: Request) -> Dtype:
 
 
 def unet_dtype(request: Request) -> WeightsDtype:
-    """Return the dtype in which the UNet's weights lie on the device."""
-    return "fp32" if _any_flag(request, FULL_PRECISION) else request.model.weights_dtype
+    """Return the dtype in which the UNet's weights lie on the device; what is quantised already is left as it is."""
+    if _any_flag(request, FULL_PRECISION):
+        return "fp32"
+    loaded, stored = request.model.weights_dtype, request.model.storage_dtype
+    return stored if stored is not None and loaded in STORED_SMALLER else loaded
 
 
 def vae_dtype(request: Request) -> Dtype:

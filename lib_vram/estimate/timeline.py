@@ -8,6 +8,8 @@ from dataclasses import replace
 from typing import Literal
 
 from lib_vram.estimate.controls import WHOLE_NETS
+from lib_vram.estimate.encoders import encoding_family
+from lib_vram.estimate.encoders import unpacked_bytes as encoder_unpacked_bytes
 from lib_vram.estimate.extras import (
     adapter_works,
     adapters_held_bytes,
@@ -29,7 +31,7 @@ from lib_vram.estimate.flags import (
     vae_dtype,
 )
 from lib_vram.estimate.result import PhaseName
-from lib_vram.estimate.weights import ARCHITECTURES
+from lib_vram.estimate.weights import ARCHITECTURES, quantised_layer
 from lib_vram.estimate.work import Sizes, Work, Working
 from lib_vram.physics.addons import Addon
 from lib_vram.physics.attention import SELF_SLICING
@@ -142,7 +144,7 @@ def _timeline(request: Request) -> Iterator[Work]:
     yield from preprocessor_works(request, width, height)
     if request.mode == "img2img":
         yield _encode(request, "vae_encode", width, height)
-    yield _text(request)
+    yield from _text(request)
     yield from _sampling(request, "sampling", width, height)
     second = request.hires_size() if request.mode == "txt2img" else None
     if second is not None:
@@ -156,12 +158,16 @@ def _timeline(request: Request) -> Iterator[Work]:
         yield from _detailer(request, request.detailer.width, request.detailer.height)
 
 
-def _text(request: Request) -> Work:
+def _text(request: Request) -> Iterator[Work]:
+    family = encoding_family(request)
+    if family is None:
+        return
     component = Component(
-        family=request.model.family, part="text_encode", width=512, height=512, dtype=compute_dtype(request),
+        family=family, part="text_encode", width=512, height=512, dtype=compute_dtype(request),
         attention=request.attention, cfg=False, alloc_conf=replayed_conf(request.alloc_conf),
     )  # fmt: skip
-    return Work("text_encode", "text_encoders", component)
+    unpacked = encoder_unpacked_bytes(request)
+    yield Work("text_encode", "text_encoders", component, (("unpacked_weights", unpacked),) if unpacked else ())
 
 
 def _hires_upscale(request: Request, width: int, height: int) -> Iterator[Work]:
@@ -279,10 +285,8 @@ def _sampling_held(request: Request, phase: PhaseName, component: Component) -> 
 def _unpacked_bytes(request: Request, component: Component) -> int:
     """Return what the largest layer takes while its quantised weights are made ready for a multiplication."""
     dtype = unet_dtype(request)
-    known = ARCHITECTURES.get(request.model.family)
-    if known is None or dtype in PLAIN_WEIGHTS:
-        return 0
-    return scratch_bytes(dtype, known.unet_layer, component.dtype)
+    layer = quantised_layer(request.model.family, dtype)
+    return scratch_bytes(dtype, layer, component.dtype) if layer and dtype not in PLAIN_WEIGHTS else 0
 
 
 def _preview_runs_beside(request: Request) -> bool:

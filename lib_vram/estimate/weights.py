@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from lib_vram.errors import VramGuardError
+from lib_vram.estimate.encoders import Inspect, encoders_of
 from lib_vram.estimate.flags import unet_dtype, vae_dtype
 from lib_vram.message import Message, say
 from lib_vram.model.inspect import Checkpoint, inspect_file
@@ -18,8 +18,6 @@ from lib_vram.physics.weights import (
 )
 from lib_vram.request import Dtype, Family, HostName, Request, WeightsDtype
 from lib_vram.units import MIB
-
-Inspect = Callable[[str], Checkpoint]
 
 TEXT_ENCODERS_BYTES: dict[tuple[HostName, Family], int] = {
     ("forge", "sdxl"): FORGE_SDXL_TEXT_ENCODERS_BYTES,
@@ -122,6 +120,13 @@ ARCHITECTURES: dict[Family, Architecture] = {
 """Counted over the published modules' parameters. Families without a block are not run under ``--lowvram``."""
 
 
+LINEAR: dict[Family, tuple[int, int]] = {
+    "sd15": (270_049_280, 13_107_200), "sd21": (301_219_840, 13_107_200), "sdxl": (2_232_647_680, 13_107_200),
+    "sdxl_refiner": (1_445_855_232, 18_874_368),
+}  # fmt: skip
+"""Weights of UNets that lie in linear layers, and the largest of these: bitsandbytes quantises no convolutions."""
+
+
 _PARTS = {
     "unet": "unet", "transformer": "unet", "vae": "vae",
     "text_encoder": "text_encoders", "text_encoder_2": "text_encoders", "text_encoder_3": "text_encoders",
@@ -155,9 +160,41 @@ def weights_of(request: Request, inspect: Inspect = inspect_file) -> ModelWeight
     if known is None:
         return None
     counts, stored, notes = _counts(request, known, inspect)
+    vae_parameters, vae_notes = _separate_vae(request, inspect)
+    if vae_parameters:
+        counts["vae"] = vae_parameters
     measured = _measured(request.host, request.model.family)
     sizes = _weigh(known, tuple(counts.items()), unet_dtype(request), vae_dtype(request), measured)
-    return replace(sizes, notes=notes, **stored)
+    if request.model.family in LINEAR and unet_dtype(request) == "nf4":
+        stored.setdefault("unet_bytes", _partly_quantised_bytes(counts["unet"], *LINEAR[request.model.family]))
+    encoders = encoders_of(request, inspect)
+    if encoders is not None:
+        stored |= {"text_encoders_bytes": encoders.weights_bytes, "text_layer_bytes": encoders.layer_bytes}
+        notes = (*notes, *encoders.notes)
+    return replace(sizes, notes=(*notes, *vae_notes), **stored)
+
+
+def _partly_quantised_bytes(parameters: int, linear: int, _largest: int) -> int:
+    return weights_bytes(min(linear, parameters), "nf4") + weights_bytes(max(0, parameters - linear), "fp16")
+
+
+def quantised_layer(family: Family, dtype: WeightsDtype) -> int:
+    """Return how many weights the largest layer quantised as ``dtype`` has; 0 for a family that is not known."""
+    if dtype == "nf4" and family in LINEAR:
+        return LINEAR[family][1]
+    known = ARCHITECTURES.get(family)
+    return known.unet_layer if known else 0
+
+
+def _separate_vae(request: Request, inspect: Inspect) -> tuple[int, tuple[Message, ...]]:
+    """Return how many weights a VAE's own file has, 0 where there is none that can be read, and notes."""
+    if request.vae.checkpoint is None:
+        return 0, ()
+    try:
+        found = sum(item.parameters for item in inspect(request.vae.checkpoint).components if item.name == "vae")
+    except (VramGuardError, OSError):
+        found = 0
+    return found, () if found else (say("estimate.vae_unusable", family=request.model.family),)
 
 
 @lru_cache(maxsize=256)
