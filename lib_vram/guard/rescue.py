@@ -81,9 +81,10 @@ def lesson_of(error: BaseException, phase: PhaseName) -> Lesson | None:
 
 
 def _lesson(error: BaseException, phase: PhaseName) -> Lesson | None:
+    text = f"{type(error).__name__}: {error}"
     if isinstance(error, DeviceOutOfMemory):
-        return Lesson(phase, Numbers(error.requested_bytes, reserved_bytes=error.reserved_bytes))
-    found = diagnose(f"{type(error).__name__}: {str(error)[:TEXT_LIMIT]}")
+        text = getattr(error, "error_text", "") or f"OutOfMemoryError: {error}"
+    found = diagnose(text[:TEXT_LIMIT])
     return Lesson(phase, found.numbers) if found.kind == "gpu_memory" and not found.recovered else None
 
 

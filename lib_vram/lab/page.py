@@ -101,6 +101,7 @@ def _machine(page: Page) -> None:
         fields["lab_host"] = gr.Radio(list(HOSTS), value="AUTOMATIC1111", label=words("host"), elem_id="lab_host")
         fields["lab_flags"] = gr.Radio(list(FLAGS), value="none", label=words("flags"), elem_id="lab_flags")
         fields["lab_mode"] = gr.Radio(list(MODES), value="Ask", label=words("mode"), elem_id="lab_mode")
+        fields["lab_rescue"] = gr.Checkbox(False, label=words("rescue"), elem_id="lab_rescue")
     page.a1111_only.append(fields["lab_flags"])
 
 

@@ -13,9 +13,10 @@ from lib_vram.errors import BadInput, Refused
 from lib_vram.estimate.estimator import estimate
 from lib_vram.estimate.residency import CONTEXT_BYTES
 from lib_vram.estimate.result import Estimate, phase_name
-from lib_vram.estimate.simulate import PhaseOutOfMemory, PhaseRun, simulate_steps
+from lib_vram.estimate.simulate import PhaseOutOfMemory, PhaseRun
 from lib_vram.guard.guard import Guard
 from lib_vram.host.lab import LabRun
+from lib_vram.lab import rescue
 from lib_vram.lab.drawing import draw
 from lib_vram.message import render, say
 from lib_vram.request import Mode, Request
@@ -69,7 +70,7 @@ def _phases(guard: Guard, run: LabRun, form: Mapping[str, Any], language: str) -
     done: list[PhaseRun] = []
     yield State(_progress(expected, done, language))
     try:
-        for phase in simulate_steps(run.request):
+        for phase in rescue.phases(run, guard.session, language, rescues=bool(form.get("lab_rescue"))):
             time.sleep(SECONDS_A_PHASE)
             done.append(phase)
             _reach(guard, expected, phase)

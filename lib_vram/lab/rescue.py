@@ -1,0 +1,55 @@
+"""The Lab's rescue: a phase that runs out on the virtual card is run again with the plan's next rung.
+
+The WebUIs do this around their own steps (``lib_vram/host/rescue.py``); here the steps are replays, and the thinking
+is the same (``lib_vram/guard/rescue.py``). What was done before the phase that failed is not done again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+from lib_vram.estimate.simulate import PhaseOutOfMemory, PhaseRun, simulate_steps
+from lib_vram.guard import rescue as thinking
+from lib_vram.guard.fail_open import fail_open
+from lib_vram.host.lab import LabRun
+from lib_vram.journal.session import Session
+
+logger = logging.getLogger("vram_guard")
+
+
+def phases(run: LabRun, session: Session, language: str, *, rescues: bool) -> Iterator[PhaseRun]:
+    """Run the phases of ``run`` and yield each as it ends; with ``rescues`` one that runs out is run again.
+
+    Raises:
+        PhaseOutOfMemory: a phase does not fit, nor does it after the rescue's tries.
+    """
+    done = 0
+    tried = 0
+    while True:
+        try:
+            for number, phase in enumerate(simulate_steps(run.request)):
+                if number >= done:
+                    done, tried = number + 1, 0
+                    yield phase
+            return
+        except PhaseOutOfMemory as error:
+            tried += 1
+            if not rescues or tried > thinking.MOST_TRIES or not _changed(run, error, tried, session, language):
+                raise
+
+
+@fail_open(instead=lambda *_: False)
+def _changed(run: LabRun, error: PhaseOutOfMemory, tried: int, session: Session, language: str) -> bool:
+    """Take the next rung for ``run``, and tell of it; whether there is one."""
+    lesson = thinking.lesson_of(error, error.phase)
+    rung = thinking.next_rung(run.request, lesson, tried) if lesson is not None else thinking.Rung()
+    if rung.request is None or rung.request == run.request:
+        return False
+    run.request = rung.request
+    thinking.record(run.extra_generation_params, error.phase, rung.line)
+    text = thinking.rescued_text(error.phase, rung.steps, language)
+    logger.warning("%s", text)
+    run.comment(text)
+    session.rescued(error.phase, rung.line)
+    return True
