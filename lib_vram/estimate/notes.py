@@ -8,6 +8,7 @@ from lib_vram.estimate.controls import is_known
 from lib_vram.estimate.extras import unknown_preprocessors
 from lib_vram.estimate.flags import of_forge_line, offload_mode, vae_dtype
 from lib_vram.estimate.named import detector_network, runs_a_network, upscaler_network
+from lib_vram.estimate.references import TAKES_REFERENCES
 from lib_vram.estimate.residency import CONTEXT_HIGH_BYTES, CONTEXT_LOW_BYTES, Placed
 from lib_vram.estimate.result import Estimate, PhaseEstimate
 from lib_vram.estimate.timeline import computed_side, vae_tile
@@ -82,11 +83,21 @@ def _general_notes(request: Request, placed: tuple[Placed, ...]) -> Iterator[Mes
         yield say("interval.fp32")
     yield from device_reasons(request.device.name)
     yield from _addon_notes(request)
+    yield from _reference_notes(request)
     if AllocatorConf.parse(request.alloc_conf).stream_ordered:
         yield say("estimate.alloc_conf_pool", conf=request.alloc_conf)
     if request.loras:
         yield say("estimate.loras_merged")
     yield say("estimate.interval", low_bytes=CONTEXT_LOW_BYTES, high_bytes=CONTEXT_HIGH_BYTES)
+
+
+def _reference_notes(request: Request) -> Iterator[Message]:
+    if not request.reference_images:
+        return
+    if request.model.family not in TAKES_REFERENCES:
+        yield say("estimate.references_not_taken", family=request.model.family)
+    elif request.model.family == "qwen_image":
+        yield say("estimate.references_seen_by_the_encoder")
 
 
 def _addon_notes(request: Request) -> Iterator[Message]:

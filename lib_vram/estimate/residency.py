@@ -26,6 +26,7 @@ from lib_vram.estimate.controls import WHOLE_NETS, control_bytes
 from lib_vram.estimate.flags import OffloadMode, compute_dtype, offload_mode
 from lib_vram.estimate.forge import Decided, forge_decides, forge_least
 from lib_vram.estimate.neo import neo_decides, neo_least
+from lib_vram.estimate.references import with_references
 from lib_vram.estimate.reforge import reforge_decides, reforge_least
 from lib_vram.estimate.result import PhaseName
 from lib_vram.estimate.timeline import looks_at_free_memory
@@ -116,7 +117,10 @@ def place(request: Request, works: tuple[Work, ...], weights: ModelWeights) -> t
     else:
         decided = tuple((work, work.component, _a1111_parts(request, work, weights)) for work in works)
     room_bytes = available_bytes(request)
-    return tuple(_placed(work, component, _with_context(parts), room_bytes) for work, component, parts in decided)
+    return tuple(
+        _placed(work, with_references(request, component), _with_context(parts), room_bytes)
+        for work, component, parts in decided
+    )
 
 
 def least_bytes(request: Request, works: tuple[Work, ...], weights: ModelWeights) -> tuple[int, ...]:

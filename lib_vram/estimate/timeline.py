@@ -30,6 +30,7 @@ from lib_vram.estimate.flags import (
     uses_two_halves,
     vae_dtype,
 )
+from lib_vram.estimate.references import reference_latent_bytes, reference_sizes
 from lib_vram.estimate.result import PhaseName
 from lib_vram.estimate.weights import ARCHITECTURES, quantised_layer
 from lib_vram.estimate.work import Sizes, Work, Working
@@ -144,6 +145,8 @@ def _timeline(request: Request) -> Iterator[Work]:
     yield from preprocessor_works(request, width, height)
     if request.mode == "img2img":
         yield _encode(request, "vae_encode", width, height)
+    for wide, high in reference_sizes(request):
+        yield _encode(request, "vae_encode", wide, high)
     yield from _text(request)
     yield from _sampling(request, "sampling", width, height)
     second = request.hires_size() if request.mode == "txt2img" else None
@@ -265,6 +268,7 @@ def _control_component(request: Request, unet: Component, unit: int) -> Componen
 def _sampling_held(request: Request, phase: PhaseName, component: Component) -> Sizes:
     pixels = component.width * component.height
     latents = component.batch * latent_bytes(request, component.width, component.height) * SAMPLER_LATENTS
+    latents += reference_latent_bytes(request)
     held: Sizes = (("latents", latents),)
     images = HINT_CHANNELS * pixels * len(_controlnets(request)) * _rows(component) * dtype_bytes(component)
     if phase == "hires_sampling" and not uses_latent_upscaler(request):
@@ -372,7 +376,7 @@ def _detailer(request: Request, width: int, height: int) -> Iterator[Work]:
     """A detailer repaints one crop at a time: an img2img of its own with the same model."""
     crop = request.replace(
         width=width, height=height, mode="img2img", batch_size=1, hires=None, detailer=None, refiner=None,
-        controlnets=(), restore_faces=None,
+        controlnets=(), restore_faces=None, reference_images=(),
     )  # fmt: skip
     for work in _timeline(crop):
         yield replace(work, phase="detailer")
