@@ -42,15 +42,19 @@
 
     async function copy(button) {
         const text = button.closest(".vg-diagnosis").querySelector("[data-report]").textContent;
+        await toClipboard(text);
+        const label = button.textContent;
+        if (label === button.dataset.copied) return;
+        button.textContent = button.dataset.copied;
+        setTimeout(() => { button.textContent = label; }, SAID_MS);
+    }
+
+    async function toClipboard(text) {
         try {
             await navigator.clipboard.writeText(text);
         } catch (error) {
             copyBySelection(text); // no clipboard on plain http from another machine
         }
-        const label = button.textContent;
-        if (label === button.dataset.copied) return;
-        button.textContent = button.dataset.copied;
-        setTimeout(() => { button.textContent = label; }, SAID_MS);
     }
 
     function copyBySelection(text) {
@@ -210,6 +214,6 @@
         });
     }
 
-    guard.diagnosis = {light};
+    guard.diagnosis = {light, toClipboard};
     onUiLoaded(start);
 })();

@@ -6,7 +6,7 @@
     const AGAIN_MS = 15000; // other programs come and go
     const AWAY_MS = 10000; // after an answer that did not come
     const COPIED_MS = 2000;
-    const SECTIONS = {fits: "what_fits"};
+    const SECTIONS = ["fits", "advice"]; // places for the answer's fits_html and advice_html
     let asking = false;
     let print = null; // the fields and the section that the answer is about
     let nextAt = 0;
@@ -31,7 +31,7 @@
     }
 
     async function look() {
-        if (document.hidden || asking || !Object.keys(SECTIONS).some(isSeen)) return;
+        if (document.hidden || asking || !SECTIONS.some(isSeen)) return;
         const state = latest();
         if (!state) return;
         const form = formOf(state);
@@ -52,7 +52,7 @@
     }
 
     function show(body) {
-        for (const name in SECTIONS) {
+        for (const name of SECTIONS) {
             const found = place(name);
             if (!found) continue;
             const html = body[name + "_html"];
@@ -65,5 +65,19 @@
         }
     }
 
-    onUiLoaded(() => setInterval(look, TICK_MS));
+    async function copyLines(event) {
+        const button = event.target.closest && event.target.closest("#vram_guard_tab [data-copy-lines]");
+        if (!button) return;
+        const text = button.closest(".vg-lines-block").querySelector("code").textContent;
+        await guard.diagnosis.toClipboard(text);
+        const label = button.textContent;
+        if (label === button.dataset.copied) return;
+        button.textContent = button.dataset.copied;
+        setTimeout(() => { button.textContent = label; }, COPIED_MS);
+    }
+
+    onUiLoaded(() => {
+        setInterval(look, TICK_MS);
+        gradioApp().addEventListener("click", copyLines);
+    });
 })();

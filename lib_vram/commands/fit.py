@@ -1,4 +1,4 @@
-"""``fit``: the largest that fits, or tables of what does."""
+"""``fit``: the largest that fits, tables of what does, and the flags under which more would."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from lib_vram.errors import BadInput
 from lib_vram.message import render, say, sentence
 
 if TYPE_CHECKING:
+    from lib_vram.plan.advice import Advice
     from lib_vram.plan.fit import Fit
     from lib_vram.plan.table import Cards, Cell, SizeTable, WeightsFit
     from lib_vram.request import Request
 
 NAME = "fit"
-_QUESTIONS = ("vary", "table", "cards")
+_QUESTIONS = ("vary", "table", "cards", "flags")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -32,13 +33,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--table", action="store_true", help=sentence("advice.cli_table"))
     parser.add_argument("--cards", action="store_true", help=sentence("advice.cli_cards"))
+    parser.add_argument("--flags", action="store_true", help=sentence("advice.cli_flags"))
 
 
 def run(arguments: argparse.Namespace) -> Reply:
-    """Search the largest size or batch, or tabulate sizes and batches, or cards.
+    """Search the largest size or batch, tabulate sizes and batches or cards, or say which flags would help.
 
     Raises:
-        BadInput: the request is not usable, or not one of the three is asked for; ``NotReady`` when something of it
+        BadInput: the request is not usable, or not one of the four is asked for; ``NotReady`` when something of it
             cannot be computed yet.
     """
     question = _question(arguments)
@@ -48,7 +50,8 @@ def run(arguments: argparse.Namespace) -> Reply:
     estimate.refuse_unready(request, estimate_of(request))
     if question == "vary":
         return _vary(request, arguments)
-    return _table(request, arguments.language) if question == "table" else _cards(request, arguments.language)
+    answers = {"table": _table, "cards": _cards, "flags": _flags}
+    return answers[question](request, arguments.language)
 
 
 def _question(arguments: argparse.Namespace) -> str:
@@ -57,7 +60,7 @@ def _question(arguments: argparse.Namespace) -> str:
         required(arguments, "--vary")
     if len(asked) > 1:
         got = " ".join(f"--{name}" for name in asked)
-        raise BadInput(f"--{asked[1]}", got=got, takes="one of --vary, --table and --cards at a time")
+        raise BadInput(f"--{asked[1]}", got=got, takes="one of --vary, --table, --cards and --flags at a time")
     return asked[0]
 
 
@@ -81,6 +84,15 @@ def _cards(request: Request, language: str) -> Reply:
     cards, weights = cards_table(request), lighter_weights(request)
     data = {**cards.to_dict(), "weights": [item.to_dict() for item in weights]}
     return Reply(data, cards_text(cards, weights, language))
+
+
+def _flags(request: Request, language: str) -> Reply:
+    from lib_vram.estimate.estimator import estimate as estimate_of
+    from lib_vram.plan.advice import advise
+
+    advice = advise(request)
+    text = flags_text(advice, estimate_of(request).verdict, language)
+    return Reply({"advice": [item.to_dict(language) for item in advice]}, text)
 
 
 def text_of(result: Fit, language: str = "en") -> str:
@@ -125,6 +137,28 @@ def cards_text(cards: Cards, weights: Sequence[WeightsFit], language: str = "en"
             [f"{'>' if item.current else ' '} {item.weights_dtype}", _cell(item.cell, language)] for item in weights
         ]
         lines += ["", table(heads, rows, left=2)]
+    return "\n".join(lines)
+
+
+def flags_text(advice: Sequence[Advice], verdict: str, language: str = "en") -> str:
+    """Return each advice with its effect and its lines, or that none is needed or none helps."""
+    if not advice:
+        return sentence(f"advice.none_{'needed' if verdict == 'fits' else 'helps'}", language)
+    return "\n\n".join(_advice_text(item, language) for item in advice)
+
+
+def _advice_text(item: Advice, language: str) -> str:
+    from lib_vram.plan.advice import needs_bytes
+
+    effect = " -> ".join(
+        f"{sentence(f'ui.verdict_{result.verdict}', language)} {units.gib(needs_bytes(result))}"
+        for result in (item.before, item.after)
+    )
+    lines = [f"{item.name}: {effect}", *(f"  {render(text, language)}" for text in item.texts)]
+    if item.ram is not None:
+        lines.append(f"  {render(item.ram, language)}")
+    for file, text in (("webui-user.bat", item.lines.bat), ("webui-user.sh", item.lines.sh)):
+        lines += [f"  {file}: {line}" for line in text]
     return "\n".join(lines)
 
 

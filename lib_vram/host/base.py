@@ -59,6 +59,9 @@ class Host(Protocol):
     def card(self) -> Card | None:
         """Return the card that the host computes on as it is now, ``None`` when there is none."""
 
+    def launch_arguments(self) -> tuple[str, ...]:
+        """Return all that the host was started with, as its own parser got it; passwords and keys included."""
+
     def request_from_form(self, tab: Mode, form: Mapping[str, Any]) -> Request:
         """Return the request that the page's fields describe, with the host's state for the rest.
 

@@ -102,6 +102,7 @@ class LabHost:
         self._language = language
         self._host: HostName = "a1111"
         self._title = "AUTOMATIC1111"
+        self._flags: tuple[str, ...] = ()
         self._card = _card(DEFAULT_CARD[0], DEFAULT_CARD[1] * GIB, DEFAULT_OTHERS_BYTES)
         self._at_work = 0
         self._left = (0, 0)
@@ -128,6 +129,10 @@ class LabHost:
         """Return the choices made in the Lab's page."""
         return Settings(mode=self._mode, language=self._language)
 
+    def launch_arguments(self) -> tuple[str, ...]:
+        """Return the flags of the page, as they last were."""
+        return self._flags
+
     def card(self) -> Card | None:
         """Return the virtual card as the page's fields last described it."""
         return self._card
@@ -146,6 +151,7 @@ class LabHost:
         device = request.device
         with self._lock:
             self._host = request.host
+            self._flags = request.host_args
             self._title = str(form.get("lab_host", "AUTOMATIC1111"))
             self._mode = MODES.get(str(form.get("lab_mode")), self._mode)
             self._card = _card(device.name, device.total_bytes, device.used_by_others_bytes)

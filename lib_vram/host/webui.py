@@ -232,6 +232,10 @@ class WebUI(owners.LookedAt):
         family = inspect_file(path).family if path else None
         return {"family": family or "sdxl_refiner", "switch_at": want.refiner_switch_at}
 
+    def launch_arguments(self) -> tuple[str, ...]:
+        """Return what the host was started with: it adds ``COMMANDLINE_ARGS`` to ``sys.argv`` itself."""
+        return tuple(sys.argv[1:])
+
     def host_arguments(self) -> list[str]:
         """Return the host's command line flags that decide about memory."""
         return [flag for flag in sys.argv[1:] if flag.split("=")[0].lstrip("-") in self.memory_flags]

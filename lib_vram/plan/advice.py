@@ -48,7 +48,9 @@ Kind = Literal["precision", "vae", "attention", "stays", "offload", "storage", "
 RANKS: dict[Verdict, int] = {"fits": 0, "tight": 1, "wont_fit": 2, "unknown": 3}
 WORTH_BYTES = 128 * MIB
 WORTH_SHARE = 0.02
-"""A change that saves less than both, and leaves the verdict as it is, is not worth a restart."""
+WORTH_OF_MISSING = 0.125
+"""A change that leaves the verdict as it is and saves less than so much, than so much of the whole, or than so much of
+what is missing, is not worth a restart."""
 
 OFFLOAD_FLAGS = ("--medvram", "--medvram-sdxl", "--lowvram")
 SWAP_FLAGS: dict[HostName, str] = {"neo": "--novram", "reforge": "--always-no-vram"}
@@ -216,7 +218,12 @@ class _Start:
         if RANKS[after.verdict] != RANKS[self.before.verdict]:
             return RANKS[after.verdict] < RANKS[self.before.verdict]
         saved_bytes = needs_bytes(self.before) - needs_bytes(after)
-        return saved_bytes >= max(WORTH_BYTES, WORTH_SHARE * needs_bytes(self.before))
+        least_bytes = (
+            WORTH_BYTES,
+            WORTH_SHARE * needs_bytes(self.before),
+            WORTH_OF_MISSING * self.before.missing_bytes,
+        )
+        return saved_bytes >= max(least_bytes)
 
     def still_fits(self, change: Change) -> bool:
         """Whether ``change`` leaves all as well as it is."""

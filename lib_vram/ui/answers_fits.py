@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,16 +14,18 @@ from lib_vram.estimate.estimator import estimate
 from lib_vram.estimate.result import Estimate
 from lib_vram.guard.guard import reason_of
 from lib_vram.message import Message, render, say
+from lib_vram.plan.advice import Advice, advise
 from lib_vram.plan.fit import largest
 from lib_vram.plan.table import cards_table, lighter_weights, size_table
 from lib_vram.request import Mode, Request
 from lib_vram.ui.access import Declined
 from lib_vram.ui.answers import GuardLike
-from lib_vram.ui.sections import what_fits
+from lib_vram.ui.sections import restart_advice, what_fits
 from lib_vram.ui.sections.what_fits import Fits
 
 WAIT_SECONDS = 3.0
 """One answer is computed at a time, well within a second; who waits longer is told to ask again."""
+WINDOWS = os.name == "nt"
 
 _turn = threading.Lock()
 
@@ -42,8 +45,11 @@ def fits(guard: GuardLike, tab: Mode, form: dict[str, Any], language: str) -> di
         return _unknown(result.notes[0], language)
     with _one_at_a_time(language):
         found = compute(request, result)
+        advice = advise_for(request, result, guard.host.launch_arguments(), _variable())
     return {
         "known": True,
+        "advice": [item.to_dict(language) for item in advice],
+        "advice_html": restart_advice.advice_html(request, advice, result.verdict, language, windows=WINDOWS),
         "largest_size": found.largest_size.to_dict(),
         "largest_batch": found.largest_batch.to_dict(),
         "sizes": found.sizes.to_dict(),
@@ -66,8 +72,22 @@ def compute(request: Request, result: Estimate) -> Fits:
     )
 
 
+@lru_cache(maxsize=16)
+def advise_for(
+    request: Request, result: Estimate, arguments: tuple[str, ...], variable: str, windows: bool = WINDOWS
+) -> tuple[Advice, ...]:
+    """Return the restart advice, from memory the second time as long as ``result`` is still its estimate."""
+    return advise(request, arguments, windows=windows, variable=variable)
+
+
+def _variable() -> str:
+    """Return the name under which PyTorch reads the allocator's setting here: the newer one goes first."""
+    return "PYTORCH_ALLOC_CONF" if os.environ.get("PYTORCH_ALLOC_CONF") else "PYTORCH_CUDA_ALLOC_CONF"
+
+
 def _unknown(reason: Message, language: str) -> dict[str, Any]:
-    return {"known": False, "fits_html": what_fits.unknown_html(render(reason, language))}
+    html = what_fits.unknown_html(render(reason, language))
+    return {"known": False, "fits_html": html, "advice_html": html}
 
 
 @contextmanager

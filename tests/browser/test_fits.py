@@ -62,11 +62,12 @@ def test_an_answer_that_is_the_same_leaves_the_place_alone(opened):
     assert lab.page.locator(f"{SECTION} table[data-mark=kept]").count() == 1
 
 
-def test_nothing_is_asked_while_the_section_is_folded(opened):
+def test_nothing_is_asked_while_both_sections_that_need_it_are_folded(opened):
     lab = opened()
     asked = []
     lab.page.on("request", lambda request: asked.append(request.url) if request.url.endswith("/fits") else None)
     lab.page.locator(f"{SECTION} > summary").click()
+    lab.page.locator("#vram_guard_tab [data-section=restart_advice] > summary").click()
     lab.show_tab("txt2img")
     lab.set("batch_size", 2)
     lab.show_tab("VRAM Guard")

@@ -1,5 +1,8 @@
 import pytest
 
+from lib_vram.message import area
+from lib_vram.ui.sections import SECTIONS
+
 EVIL = '<img src=x onerror="window.evil=1"> <lora:"><script>window.evil=1</script>:1>'
 CONTRAST = """
 selector => {
@@ -87,19 +90,7 @@ def test_the_tab_shows_the_request_the_card_the_sources_and_the_version_and_reme
     tab = lab.area("vram_guard_tab")
     tab.locator("[data-section=request] .vg-row").first.wait_for(timeout=10_000)
     titles = [summary.inner_text() for summary in tab.locator("[data-section] > summary").all()]
-    assert titles == [
-        "Now: the card by owner",
-        "Programs on the card",
-        "Free memory and restart",
-        "This request, phase by phase",
-        "What went wrong",
-        "What fits on this card",
-        "Symptoms, causes and cures",
-        "Checklist, quickest first",
-        "Questions and answers",
-        "Where the numbers come from",
-        "Version and host found",
-    ]
+    assert titles == [area("en", "ui")[f"section_{section.NAME}"] for section in SECTIONS]
     assert "NVIDIA GeForce RTX 3060" in tab.inner_text()
     tab.locator("[data-section=sources] summary").click()
     lab.page.wait_for_timeout(300)

@@ -70,5 +70,29 @@ def test_both_tables_come_as_json_and_in_every_language(capsys, request_file, op
 def test_one_question_at_a_time(capsys, request_file):
     assert main(["fit", request_file, "--vary", "size", "--cards"]) == 2
     assert capsys.readouterr().err == (
-        "vram-guard: --cards: got '--vary --cards', takes one of --vary, --table and --cards at a time\n"
+        "vram-guard: --cards: got '--vary --cards', takes one of --vary, --table, --cards and --flags at a time\n"
     )
+
+
+def test_flags_say_their_effect_and_both_lines(capsys, tmp_path):
+    path = tmp_path / "request.json"
+    sdxl = {"model": {"family": "sdxl"}, "width": 1024, "height": 1024, "host_args": ["--api"]}
+    path.write_text(json.dumps({**REQUEST, **sdxl, "device": {"total_bytes": 7 * GIB}}), encoding="utf-8")
+    assert main(["fit", str(path), "--flags"]) == 0
+    first = capsys.readouterr().out.split("\n\n")[0].splitlines()
+    assert first[0].startswith("+ --medvram-sdxl: won't fit 9.")
+    assert "-> fits" in first[0]
+    assert first[2:] == [
+        "  webui-user.bat: set COMMANDLINE_ARGS=--api --medvram-sdxl",
+        '  webui-user.sh: export COMMANDLINE_ARGS="--api --medvram-sdxl"',
+    ]
+    assert main(["fit", str(path), "--flags", "--json"]) == 0
+    advice = json.loads(capsys.readouterr().out)["advice"]
+    assert (advice[0]["add"], advice[0]["verdict_before"], advice[0]["verdict_after"]) == (
+        ["--medvram-sdxl"], "wont_fit", "fits",
+    )  # fmt: skip
+
+
+def test_flags_are_not_needed_for_what_fits(capsys, request_file):
+    assert main(["fit", request_file, "--flags"]) == 0
+    assert capsys.readouterr().out == "This request fits as it is: no flag is needed for it.\n"

@@ -78,7 +78,7 @@ def test_two_changes_are_tried_where_one_is_not_enough():
 
 def test_the_allocator_has_one_size_of_blocks_and_no_growing_segments_on_windows():
     settings_there = [name for name in names(sdxl()) if ":" in name]
-    assert settings_there == ["expandable_segments:True", "max_split_size_mb:512"]
+    assert settings_there == ["expandable_segments:True", "max_split_size_mb:128"]
     assert not [name for name in names(sdxl(), windows=True) if "expandable" in name]
 
 

@@ -12,9 +12,10 @@ from lib_vram.estimate.estimator import estimate
 from lib_vram.guard.guard import Guard
 from lib_vram.host.lab import LabHost
 from lib_vram.message import LANGUAGES
+from lib_vram.plan.advice import advise
 from lib_vram.plan.fit import largest
 from lib_vram.ui import answers_fits, routes
-from lib_vram.ui.sections import what_fits
+from lib_vram.ui.sections import restart_advice, what_fits
 
 SDXL = {"width": 1024, "height": 1024}
 
@@ -64,6 +65,52 @@ def test_each_table_has_a_caption_and_heads_and_scrolls_with_the_keyboard(client
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
+def test_the_advice_names_both_files_and_keeps_what_the_host_was_started_with(client, language):
+    copy = {"en": "Copy for webui-user.bat", "pt": "Copiar para webui-user.bat", "es": "Copiar para webui-user.bat"}
+    form = {**SDXL, "lab_total_gib": 5, "lab_flags": "--medvram"}
+    answer = ask(client, form, language=language).json()
+    first = answer["advice"][0]
+    assert first["sh"] == ['export COMMANDLINE_ARGS="--lowvram"']
+    assert first["text"] in answer["advice_html"]
+    assert copy[language] in answer["advice_html"]
+    assert answer["advice_html"].count("data-copy-lines") == sum(
+        bool(item[file]) for item in answer["advice"] for file in ("bat", "sh")
+    )
+
+
+def test_a_host_s_own_arguments_reach_the_lines_and_its_passwords_do_not(client, guard, monkeypatch):
+    monkeypatch.setattr(guard.host, "launch_arguments", lambda: ("--api", "--gradio-auth", "me:secret"))
+    answer = ask(client, {**SDXL, "lab_total_gib": 7}).json()
+    assert answer["advice"][0]["sh"] == ['export COMMANDLINE_ARGS="--api --gradio-auth *** --medvram-sdxl"']
+    assert "secret" not in str(answer)
+    assert "keep your own value: --gradio-auth." in answer["advice_html"]
+
+
+@pytest.mark.parametrize(
+    ("form", "sentence"),
+    [
+        (SDXL, "This request fits as it is"),
+        (
+            {**SDXL, "lab_host": "Forge", "width": 4096, "height": 4096, "lab_total_gib": 3},
+            "No flag of this WebUI would",
+        ),
+    ],
+)
+def test_without_advice_it_is_said_why(client, form, sentence):
+    answer = ask(client, form).json()
+    assert answer["advice"] == []
+    assert sentence in answer["advice_html"]
+
+
+def test_on_windows_the_bat_comes_first(guard):
+    request = guard.host.request_from_form("txt2img", {**SDXL, "lab_total_gib": 7})
+    advice = advise(request, windows=True)
+    html = restart_advice.advice_html(request, advice, "wont_fit", "en", windows=True)
+    assert html.index("webui-user.bat") < html.index("<summary>webui-user.sh</summary>")
+    assert "expandable_segments" not in html
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
 def test_all_of_it_is_in_the_language_of_the_page(client, language):
     expected = {"en": "Largest batch", "pt": "Maior lote", "es": "Mayor lote"}[language]
     assert expected in ask(client, language=language).json()["fits_html"]
@@ -99,6 +146,6 @@ def test_one_is_computed_at_a_time_and_who_waits_too_long_is_told(client, monkey
 
 
 def test_the_frame_is_the_same_whatever_happens(guard):
-    before = what_fits.html(guard, "en")
+    before = what_fits.html(guard, "en"), restart_advice.html(guard, "en")
     guard.host.request_from_form("txt2img", {**SDXL, "lab_host": "Forge"})
-    assert what_fits.html(guard, "en") == before
+    assert (what_fits.html(guard, "en"), restart_advice.html(guard, "en")) == before

@@ -17,6 +17,7 @@ from lib_vram.ui.sections import (
     processes,
     questions,
     request,
+    restart_advice,
     sources,
     symptoms,
     what_fits,
@@ -24,8 +25,8 @@ from lib_vram.ui.sections import (
 from lib_vram.ui.words import Words
 
 SECTIONS: tuple[ModuleType, ...] = (
-    live, processes, free, request, diagnosis, what_fits, left_alone, history, symptoms, checklist, questions, sources,
-    about,
+    live, processes, free, request, diagnosis, what_fits, restart_advice, left_alone, history, symptoms, checklist,
+    questions, sources, about,
 )  # fmt: skip
 """Each has ``NAME`` (its title is ``section_<NAME>`` in the catalogue) and ``html(guard, language)``.
 
