@@ -54,7 +54,7 @@ def component_memory(component: Component) -> ComponentMemory:
     trace = component_trace(component)
     floor = most = trace.floor_bytes
     minimum, comfortable = minimum_and_comfortable(trace, conf, floor, _with_weights(component, conf))
-    if component.free_bytes is None and component.attention in SELF_SLICING:
+    if component.free_bytes is None and component.attention in SELF_SLICING and not _is_always_fused(component):
         minimum, trace = _least(component, conf, minimum)
         floor = trace.floor_bytes
     profile = _profile(component)
@@ -112,7 +112,8 @@ def component_trace(component: Component) -> EventTrace:
     """
     free = PLENTY if component.free_bytes is None else component.free_bytes
     host = "diffusers" if component.code == "diffusers" else component.host
-    trace = expand(_profile(component), setting_of(component), component.attention, host, free)
+    way = "sdpa" if _is_always_fused(component) else component.attention
+    trace = expand(_profile(component), setting_of(component), way, host, free)
     trace = tiles.beside(trace, tiles.kept_bytes(component))
     conf = AllocatorConf.parse(component.alloc_conf)
     return trace if not conf.divisions else replace(trace, sizes=tuple(map(conf.rounded, trace.sizes)))
@@ -167,10 +168,13 @@ def _profile(component: Component) -> Profile:
 
 def _refuse_closed(component: Component, profile: Profile) -> None:
     """Refuse a way of attention that would change the figures of a profile in which it is not left open."""
-    fused = component.attention in FUSED or component.part == "text_encode"
-    fused = fused or (component.code == "ldm" and component.family in ALWAYS_FUSED)
+    fused = component.attention in FUSED or component.part == "text_encode" or _is_always_fused(component)
     if not fused and not profile.calls:
         raise NotReady("attention", got=component.attention, takes=f"sdpa or xformers for {component.family}")
+
+
+def _is_always_fused(component: Component) -> bool:
+    return component.code == "ldm" and component.part == "denoise" and component.family in ALWAYS_FUSED
 
 
 def _of_video(name: str, latents: int) -> Profile | None:

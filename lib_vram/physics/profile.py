@@ -219,7 +219,7 @@ def _from_varints(data: bytes) -> list[int]:
     return values
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=128)
 def load(name: str) -> Profile | None:
     """Return the shipped profile ``name`` (``"sdxl-denoise-fp16"``), ``None`` when there is none.
 
