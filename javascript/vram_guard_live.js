@@ -16,7 +16,7 @@
 
     let samples = [];
     let latest = null;
-    let asking = false;
+    let asking = null; // the request under way
     let notBefore = 0;
     let wanted = null; // the process that the open question is about
     let chosenWindow = null; // seconds, once a person has chosen
@@ -30,8 +30,9 @@
         return found ? found.querySelector(`[data-${section || "live"}="${name}"]`) : null;
     }
 
+    // What a folded section holds keeps its boxes in today's browsers, so the fold itself is asked.
     function isSeen(element) {
-        return element !== null && element.getClientRects().length > 0;
+        return element !== null && element.getClientRects().length > 0 && !element.closest("details:not([open])");
     }
 
     function svg(name, attributes, text) {
@@ -50,7 +51,12 @@
     async function look() {
         if (document.hidden || asking || Date.now() < notBefore) return;
         if (!isSeen(root("live")) && !isSeen(root("processes"))) return;
-        asking = true;
+        asking = request();
+        await asking;
+        asking = null;
+    }
+
+    async function request() {
         try {
             const since = samples.length ? samples[samples.length - 1][0] : 0;
             const response = await guard.server.get("live", {since: since});
@@ -60,8 +66,6 @@
             notBefore = Date.now() + AWAY_MS; // the server is away or refuses: said in the section
             const paused = part("paused");
             if (paused) setText(part("summary"), paused.textContent);
-        } finally {
-            asking = false;
         }
     }
 
@@ -394,7 +398,12 @@
         draw();
     }
 
-    guard.live = {look, draw, freeFor};
+    // Resolves once no request is under way.
+    async function idle() {
+        await asking;
+    }
+
+    guard.live = {look, draw, idle, freeFor};
     onUiLoaded(() => {
         const page = gradioApp();
         page.addEventListener("click", clicked);
