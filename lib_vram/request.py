@@ -29,6 +29,7 @@ ControlKind = Literal["controlnet", "controllllite", "t2i_adapter", "ip_adapter"
 EncoderName = Literal[
     "clip_l", "clip_g", "open_clip_h", "t5_xxl", "umt5_xxl", "qwen3_4b", "qwen3_8b", "qwen25_vl_7b", "gemma2_2b",
 ]  # fmt: skip
+Platform = Literal["linux", "windows", "macos"]
 EncoderDevice = Literal["gpu", "cpu"]
 FaceRestorer = Literal["gfpgan", "codeformer"]
 IdleKind = Literal["controlnet", "checkpoint", "upscaler", "interrogator", "face_restore"]
@@ -72,10 +73,11 @@ class DeviceSpec:
 
 @dataclass(frozen=True)
 class SystemSpec:
-    """The machine's RAM; ``None`` where it is not known."""
+    """The machine's RAM and operating system; ``None`` where it is not known."""
 
     ram_total_bytes: int | None = None
     ram_free_bytes: int | None = None
+    platform: Platform | None = None
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ SMALLEST: dict[str, Any] = {
 WHOLE: dict[str, Any] = {
     "host": "a1111", "host_args": ["--medvram-sdxl"], "alloc_conf": "",
     "device": {"name": "NVIDIA GeForce RTX 3060", "total_bytes": 12884901888, "used_by_others_bytes": 1073741824},
-    "system": {"ram_total_bytes": 34359738368, "ram_free_bytes": 20000000000},
+    "system": {"ram_total_bytes": 34359738368, "ram_free_bytes": 20000000000, "platform": "linux"},
     "model": {"family": "sdxl", "checkpoint": None, "weights_dtype": "fp16", "storage_dtype": None},
     "vae": {"dtype": "fp16", "tiled": False, "tile_size": None, "checkpoint": None},
     "attention": "sdpa", "batch_cond_uncond": True, "live_preview": "approx",

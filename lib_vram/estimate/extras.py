@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from lib_vram.estimate.controls import ADAPTED, WHOLE_NETS, control_bytes
-from lib_vram.estimate.flags import compute_dtype, has_flag, of_forge_line, replayed_conf
+from lib_vram.estimate.flags import compute_dtype, conf_of, has_flag, of_forge_line
 from lib_vram.estimate.named import (
     KEEP_UPSCALERS,
     OTHER_UPSCALER_TILE,
@@ -82,7 +82,7 @@ def adapter_works(request: Request, phase: PhaseName, width: int, height: int, h
     """Yield the T2I-Adapters' turns, in which their features are computed from the control picture."""
     for unit in request.controlnets:
         if unit.kind == "t2i_adapter" and unit.family in ADAPTED[unit.kind]:
-            addon = Addon(_t2i_kind(unit), width, height, _dtype(request), alloc_conf=replayed_conf(request.alloc_conf))
+            addon = Addon(_t2i_kind(unit), width, height, _dtype(request), alloc_conf=conf_of(request))
             own = ("adapter", control_bytes(unit, compute_dtype(request)))
             beside = tuple(item for item in held if item[0] != "adapter")
             yield Work(phase, "addon", addon, (*beside, own))
@@ -208,6 +208,6 @@ def _dtype(request: Request) -> AddonDtype:
 def _addon(request: Request, network: Network, width: int, height: int) -> Addon:
     half = network.half and _dtype(request) == "fp16" and not has_flag(request, "--upcast-sampling")
     return Addon(
-        network.kind, width, height, "fp16" if half else "fp32", alloc_conf=replayed_conf(request.alloc_conf),
+        network.kind, width, height, "fp16" if half else "fp32", alloc_conf=conf_of(request),
         shuffle=network.shuffle, by_rule=network.by_rule, parameters=network.parameters,
     )  # fmt: skip

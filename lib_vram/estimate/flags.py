@@ -9,12 +9,19 @@ from typing import Literal
 
 from lib_vram.physics.allocator import AllocatorConf
 from lib_vram.physics.families import SHAPES
+from lib_vram.physics.kernels import has_fused_attention
 from lib_vram.request import Dtype, Family, HostName, Request, WeightsDtype
 
 OffloadMode = Literal["normal", "medvram", "lowvram"]
 
 FORGE_LINE = frozenset(("forge", "neo", "reforge", "classic"))
 """Hosts that move models by what is free, halve a batch and decode in tiles by themselves."""
+
+TITLES: Mapping[HostName, str] = {
+    "a1111": "AUTOMATIC1111", "forge": "Forge", "neo": "Forge Neo", "reforge": "reForge", "classic": "Forge Classic",
+    "diffusers": "diffusers",
+}  # fmt: skip
+"""What people call the hosts."""
 
 FULL_PRECISION = {
     "a1111": ("--no-half",), "forge": ("--all-in-fp32",), "neo": ("--force-fp32",),
@@ -100,6 +107,18 @@ def uses_two_halves(request: Request) -> bool:
     return True if request.host == "a1111" else request.uses_cfg
 
 
+def conf_of(request: Request) -> str:
+    """Return the allocator's setting as it takes effect: PyTorch has no expandable segments on Windows, and says so.
+
+    Raises:
+        BadInput: PyTorch does not take it.
+    """
+    conf = replayed_conf(request.alloc_conf)
+    if request.system.platform != "windows" or not AllocatorConf.parse(conf).expandable:
+        return conf
+    return ",".join(option for option in conf.split(",") if not option.strip().startswith("expandable_segments"))
+
+
 @lru_cache(maxsize=64)
 def replayed_conf(alloc_conf: str) -> str:
     """Return ``alloc_conf``, which the replay follows.
@@ -109,6 +128,11 @@ def replayed_conf(alloc_conf: str) -> str:
     """
     AllocatorConf.parse(alloc_conf)
     return alloc_conf
+
+
+def lacks_fused_attention(request: Request) -> bool:
+    """Return whether torch's attention keeps a score matrix on this device: it has no kernel there that does not."""
+    return request.attention == "sdpa" and not has_fused_attention(request.device.name)
 
 
 def _any_flag(request: Request, table: Mapping[str, tuple[str, ...]]) -> bool:

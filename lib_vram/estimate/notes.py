@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from lib_vram.estimate.controls import is_known
 from lib_vram.estimate.extras import unknown_preprocessors
-from lib_vram.estimate.flags import of_forge_line, offload_mode, vae_dtype
+from lib_vram.estimate.flags import TITLES, lacks_fused_attention, of_forge_line, offload_mode, vae_dtype
 from lib_vram.estimate.named import detector_network, runs_a_network, upscaler_network
 from lib_vram.estimate.references import TAKES_REFERENCES
 from lib_vram.estimate.residency import CONTEXT_HIGH_BYTES, CONTEXT_LOW_BYTES, Placed
@@ -51,11 +51,11 @@ def _forge_notes(
     request: Request, placed: tuple[Placed, ...], phases: tuple[PhaseEstimate, ...], room_bytes: int
 ) -> Iterator[Message]:
     if any(phase.name in VAE_PHASES and phase.needs_bytes > room_bytes for phase in phases):
-        yield say("estimate.forge_retries_tiled")
+        yield say("estimate.forge_retries_tiled", host=TITLES[request.host])
     if any("swap" in dict(item.resident) for item in placed):
-        yield say("estimate.forge_swaps")
+        yield say("estimate.forge_swaps", host=TITLES[request.host])
     if request.batch_cond_uncond and request.uses_cfg and any(_is_halved(item) for item in placed):
-        yield say("estimate.forge_halves")
+        yield say("estimate.forge_halves", host=TITLES[request.host])
 
 
 def _is_halved(item: Placed) -> bool:
@@ -82,13 +82,24 @@ def _general_notes(request: Request, placed: tuple[Placed, ...]) -> Iterator[Mes
     if any(part.dtype == "fp32" for part in parts):
         yield say("interval.fp32")
     yield from device_reasons(request.device.name)
+    if lacks_fused_attention(request):
+        yield say("estimate.no_fused_attention", device=request.device.name)
     yield from _addon_notes(request)
     yield from _reference_notes(request)
-    if AllocatorConf.parse(request.alloc_conf).stream_ordered:
-        yield say("estimate.alloc_conf_pool", conf=request.alloc_conf)
+    yield from _allocator_notes(request)
     if request.loras:
         yield say("estimate.loras_merged")
     yield say("estimate.interval", low_bytes=CONTEXT_LOW_BYTES, high_bytes=CONTEXT_HIGH_BYTES)
+
+
+def _allocator_notes(request: Request) -> Iterator[Message]:
+    conf = AllocatorConf.parse(request.alloc_conf)
+    if conf.stream_ordered:
+        yield say("estimate.alloc_conf_pool", conf=request.alloc_conf)
+    if conf.expandable and request.system.platform == "windows":
+        yield say("estimate.expandable_ignored")
+    elif conf.expandable and request.system.platform is None:
+        yield say("estimate.expandable_not_on_windows")
 
 
 def _reference_notes(request: Request) -> Iterator[Message]:

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from lib_vram.estimate.work import Working
-from lib_vram.physics.addons import Addon
+from lib_vram.physics.component import Component
 from lib_vram.physics.families import SHAPES
 from lib_vram.request import Family, Request
 
@@ -40,11 +39,9 @@ def reference_latent_bytes(request: Request) -> int:
     return 4 * shape.latent_channels * cells
 
 
-def with_references(request: Request, component: Working) -> Working:
+def with_references(request: Request, component: Component) -> Component:
     """Return the denoiser so much taller that it has the references' tokens as well; other parts as they are."""
-    if isinstance(component, Addon) or component.part != "denoise":
-        return component
-    tokens = reference_tokens(request)
+    tokens = reference_tokens(request) if component.part == "denoise" else 0
     if not tokens:
         return component
     rows = -(-tokens // -(-component.width // TOKEN_PIXELS))

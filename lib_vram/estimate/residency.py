@@ -23,7 +23,7 @@ from functools import cached_property
 
 from lib_vram.estimate.classic import classic_decides, classic_least
 from lib_vram.estimate.controls import WHOLE_NETS, control_bytes
-from lib_vram.estimate.flags import OffloadMode, compute_dtype, offload_mode
+from lib_vram.estimate.flags import OffloadMode, compute_dtype, host_tiles, lacks_fused_attention, offload_mode
 from lib_vram.estimate.forge import Decided, forge_decides, forge_least
 from lib_vram.estimate.neo import neo_decides, neo_least
 from lib_vram.estimate.references import with_references
@@ -118,9 +118,23 @@ def place(request: Request, works: tuple[Work, ...], weights: ModelWeights) -> t
         decided = tuple((work, work.component, _a1111_parts(request, work, weights)) for work in works)
     room_bytes = available_bytes(request)
     return tuple(
-        _placed(work, with_references(request, component), _with_context(parts), room_bytes)
+        _placed(work, as_computed(request, component), _with_context(parts), room_bytes)
         for work, component, parts in decided
     )
+
+
+def as_computed(request: Request, component: Working) -> Working:
+    """Return ``component`` as it runs, where the host's own figures do not look at it: references, the GPU's kernels.
+
+    Our decode in tiles takes a bounded number of queries at a time on every device.
+    """
+    if isinstance(component, Addon):
+        return component
+    component = with_references(request, component)
+    ours = component.tile is not None and not host_tiles(request)
+    if lacks_fused_attention(request) and component.attention == "sdpa" and not ours:
+        return replace(component, attention="math")
+    return component
 
 
 def least_bytes(request: Request, works: tuple[Work, ...], weights: ModelWeights) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol
 
 from lib_vram.errors import DeviceOutOfMemory, NotReady
 from lib_vram.estimate.estimator import Measured, estimate, measure
-from lib_vram.estimate.flags import replayed_conf
+from lib_vram.estimate.flags import conf_of
 from lib_vram.estimate.physics import COMPUTED, Physics, trace_of
 from lib_vram.estimate.residency import CONTEXT_BYTES, available_bytes
 from lib_vram.estimate.result import PhaseName
@@ -101,9 +101,7 @@ def simulate_steps(request: Request, physics: Physics = COMPUTED, trace: Trace =
         NotReady: something in ``request`` cannot be computed yet.
     """
     measured = _known(request, physics)
-    allocator = CachingAllocator(
-        available_bytes(request) - CONTEXT_BYTES, AllocatorConf.parse(replayed_conf(request.alloc_conf))
-    )
+    allocator = CachingAllocator(available_bytes(request) - CONTEXT_BYTES, AllocatorConf.parse(conf_of(request)))
     for name, items in groupby(measured, key=lambda item: item.placed.work.phase):
         yield _run_phase(request, allocator, name, tuple(items), trace)
 

@@ -23,9 +23,9 @@ from lib_vram.estimate.extras import (
 )
 from lib_vram.estimate.flags import (
     compute_dtype,
+    conf_of,
     host_tiles,
     offload_mode,
-    replayed_conf,
     unet_dtype,
     uses_two_halves,
     vae_dtype,
@@ -167,7 +167,7 @@ def _text(request: Request) -> Iterator[Work]:
         return
     component = Component(
         family=family, part="text_encode", width=512, height=512, dtype=compute_dtype(request),
-        attention=request.attention, cfg=False, alloc_conf=replayed_conf(request.alloc_conf),
+        attention=request.attention, cfg=False, alloc_conf=conf_of(request),
     )  # fmt: skip
     unpacked = encoder_unpacked_bytes(request)
     yield Work("text_encode", "text_encoders", component, (("unpacked_weights", unpacked),) if unpacked else ())
@@ -191,7 +191,7 @@ def _sampling(request: Request, phase: PhaseName, width: int, height: int) -> It
     component = Component(
         family=request.model.family, part="denoise", width=width, height=height, batch=request.batch_size,
         frames=_frames(request), dtype=compute_dtype(request), attention=request.attention, cfg=cfg,
-        alloc_conf=replayed_conf(request.alloc_conf), host=code_host(request),
+        alloc_conf=conf_of(request), host=code_host(request),
     )  # fmt: skip
     yield from sampling_works(request, phase, component)
 
@@ -331,7 +331,7 @@ def _vae_component(
         family=request.model.family, part=part, width=width, height=height,
         batch=1 if _frames(request) > 1 else batch, frames=_frames(request),
         dtype=vae_dtype(request),
-        attention=request.attention, cfg=False, alloc_conf=replayed_conf(request.alloc_conf), host=code_host(request),
+        attention=request.attention, cfg=False, alloc_conf=conf_of(request), host=code_host(request),
     )  # fmt: skip
     tile = vae_tile(request, part)
     if tile is None:

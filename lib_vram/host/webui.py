@@ -469,14 +469,19 @@ def _alloc_conf() -> str:
     return os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or ""
 
 
-def _system() -> dict[str, int] | None:
-    """Return the machine's RAM, ``None`` where psutil is missing (both hosts install it)."""
+PLATFORMS = {"linux": "linux", "win32": "windows", "darwin": "macos"}
+"""``sys.platform``, and what a request calls it."""
+
+
+def _system() -> dict[str, Any]:
+    """Return the operating system, and the machine's RAM where psutil is there to ask (both hosts install it)."""
+    system: dict[str, Any] = {"platform": PLATFORMS.get(sys.platform)}
     try:
         import psutil
     except ImportError:
-        return None
+        return system
     memory = psutil.virtual_memory()
-    return {"ram_total_bytes": memory.total, "ram_free_bytes": memory.available}
+    return {**system, "ram_total_bytes": memory.total, "ram_free_bytes": memory.available}
 
 
 def _kind(model: str) -> str:

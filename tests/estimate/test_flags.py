@@ -5,7 +5,16 @@ from __future__ import annotations
 import pytest
 
 from lib_vram.errors import BadInput
-from lib_vram.estimate.flags import compute_dtype, offload_mode, replayed_conf, unet_dtype, uses_two_halves, vae_dtype
+from lib_vram.estimate.flags import (
+    compute_dtype,
+    conf_of,
+    lacks_fused_attention,
+    offload_mode,
+    replayed_conf,
+    unet_dtype,
+    uses_two_halves,
+    vae_dtype,
+)
 from tests.estimate.stand_in import a_request
 
 
@@ -53,3 +62,23 @@ def test_every_allocator_setting_of_pytorch_is_replayed():
     assert replayed_conf("expandable_segments:True") == "expandable_segments:True"
     with pytest.raises(BadInput):
         replayed_conf("no_such_option:1")
+
+
+@pytest.mark.parametrize(
+    ("platform", "conf"),
+    [("linux", "expandable_segments:True,roundup_power2_divisions:4"), ("windows", "roundup_power2_divisions:4")],
+)
+def test_expandable_segments_take_no_effect_on_windows(platform, conf):
+    asked = "expandable_segments:True,roundup_power2_divisions:4"
+    assert conf_of(a_request(alloc_conf=asked, system={"platform": platform})) == conf
+
+
+@pytest.mark.parametrize(
+    ("name", "lacks"),
+    [("NVIDIA GeForce RTX 3060", False), ("GPU", False), ("NVIDIA GeForce GTX 1080", False), ("Tesla K80", True),
+     ("Apple M2 Max", True), ("AMD Radeon RX 7900 XTX", False), ("AMD Radeon RX 580", True)],
+)  # fmt: skip
+def test_cards_without_a_fused_kernel_keep_the_score_matrix(name, lacks):
+    card = {"name": name, "total_bytes": 8 * 1024**3}
+    assert lacks_fused_attention(a_request(device=card)) == lacks
+    assert not lacks_fused_attention(a_request(device=card, attention="sub_quad"))

@@ -37,6 +37,9 @@ ALWAYS = ["weights_of_family", "interval"]
         ({"live_preview": "full"}, "preview_full"),
         ({"live_preview": "full", "host_args": ["--medvram"]}, "preview_full_not_under_medvram"),
         ({"alloc_conf": "backend:cudaMallocAsync"}, "alloc_conf_pool"),
+        ({"device": {"name": "Apple M2 Max", "total_bytes": 8 * GIB}}, "no_fused_attention"),
+        ({"alloc_conf": "expandable_segments:True"}, "expandable_not_on_windows"),
+        ({"alloc_conf": "expandable_segments:True", "system": {"platform": "windows"}}, "expandable_ignored"),
         ({"host": "forge", "width": 2048, "height": 2048}, "forge_retries_tiled"),
         ({"host": "forge", "device": {"total_bytes": 2 * GIB}}, "forge_swaps"),
         ({"host": "forge", "width": 2048, "height": 2048, "batch_size": 4}, "forge_halves"),
@@ -81,3 +84,9 @@ def test_every_sentence_is_there_in_every_language_with_the_same_placeholders(ar
 
 def placeholders(sentence: str) -> list[str]:
     return sorted(part.split("}")[0] for part in sentence.split("{")[1:])
+
+
+def test_a_note_on_a_relative_of_forge_has_its_own_name():
+    notes = estimate(a_request(host="reforge", device={"total_bytes": 2 * GIB}, width=2048, height=2048)).notes
+    swaps = next(note for note in notes if note.key == "estimate.forge_retries_tiled")
+    assert str(swaps).startswith("reForge ")

@@ -78,3 +78,13 @@ def test_a_part_can_be_added():
 def test_what_others_hold_is_not_available(total, others, left):
     request = a_request(device={"total_bytes": total, "used_by_others_bytes": others})
     assert available_bytes(request) == left
+
+
+def test_sdpa_on_a_card_without_its_kernels_is_math_but_not_in_our_own_tiles():
+    def ways(**changes):
+        request = a_request(device={"name": "Tesla K80", "total_bytes": 12 * GIB}, **changes)
+        return [item.component.attention for item in place(request, timeline(request), weights_of(request))]
+
+    assert ways() == ["math", "math", "math"]
+    assert ways(vae={"tiled": True}, width=1024) == ["math", "math", "sdpa"]
+    assert ways(vae={"tiled": True}, width=1024, host="forge") == ["math", "math", "math"]

@@ -116,7 +116,7 @@ def test_the_ask_sentence_says_what_where_and_by_how_much():
     )
 
 
-RETRIES = say("estimate.forge_retries_tiled")
+RETRIES = say("estimate.forge_retries_tiled", host="Forge")
 
 
 def test_where_the_host_goes_on_in_tiles_the_ask_sentence_says_so():
