@@ -34,8 +34,9 @@ def run(arguments: argparse.Namespace) -> Reply:
     """
     request = read_request(arguments.request)
     from lib_vram.estimate.estimator import estimate
+    from lib_vram.plan.ram import noted
 
-    result = estimate(request)
+    result = noted(estimate(request), request)
     refuse_unready(request, result)
     return Reply(result.to_dict(arguments.language), text_of(result, arguments.language))
 

@@ -83,7 +83,7 @@ class Guard:
             request = self.host.request_from_form(tab, form)
         except BadInput as bad:
             return Check.unknown(reason_of(bad))
-        result = self._in_pieces(self._noted(self.estimate(request)), request)
+        result = self._in_pieces(self._noted(self.estimate(request), request), request)
         return Check(result, request, self._plan(request, result) if result.verdict == "wont_fit" else None)
 
     def estimate(self, request: Request) -> Estimate:
@@ -112,9 +112,13 @@ class Guard:
             self._pieces = InPieces(self.live)
         return self._pieces.noted(result, request)
 
-    def _noted(self, result: Estimate) -> Estimate:
-        """Say first that the model is being measured, or could not be, where nothing is known of it."""
-        note = self.measuring_note() if result.verdict == "unknown" else None
+    def _noted(self, result: Estimate, request: Request) -> Estimate:
+        """Say first that the model is being measured, or could not be; where it is known, that the RAM is too small."""
+        if result.verdict != "unknown":
+            from lib_vram.plan import ram
+
+            return ram.noted(result, request)
+        note = self.measuring_note()
         return result if note is None else dataclasses.replace(result, notes=(note, *result.notes))
 
     def before_process(self, p: Any, run_argument: Sequence[Any] | RunArgument) -> None:

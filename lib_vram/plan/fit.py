@@ -11,6 +11,7 @@ from lib_vram.estimate.estimator import could_fit, estimate, measure, runs
 from lib_vram.estimate.physics import COMPUTED, Physics
 from lib_vram.plan.adjustments import MULTIPLE, same_aspect
 from lib_vram.plan.search import first_true, is_sure
+from lib_vram.plan.table import Correct, as_computed
 from lib_vram.request import BATCH_LIMITS, SIZE_LIMITS, Request
 
 Vary = Literal["size", "batch"]
@@ -35,10 +36,10 @@ class Fit:
         }
 
 
-def largest(request: Request, vary: Vary, physics: Physics = COMPUTED) -> Fit:
+def largest(request: Request, vary: Vary, physics: Physics = COMPUTED, correct: Correct = as_computed) -> Fit:
     """Return the largest size of the same shape on multiples of 8, or the largest batch, that runs.
 
-    It is not capped by what ``request`` asks for.
+    It is not capped by what ``request`` asks for. ``correct`` is what this machine's runs make of each estimate.
 
     Raises:
         NotReady: the memory of ``request`` cannot be computed yet.
@@ -50,8 +51,9 @@ def largest(request: Request, vary: Vary, physics: Physics = COMPUTED) -> Fit:
     start = first_true(candidates, lambda candidate: could_fit(candidate, physics))
     for candidate in candidates[start:]:
         if runs(candidate, {}, physics) and is_sure(candidate, physics):
-            peak_bytes = estimate(candidate, physics).peak_bytes
-            return Fit(candidate.width, candidate.height, candidate.batch_size, peak_bytes)
+            result = correct(estimate(candidate, physics), candidate)
+            if result.verdict != "wont_fit":
+                return Fit(candidate.width, candidate.height, candidate.batch_size, result.peak_bytes)
     return Fit(0, 0, 0, 0)
 
 

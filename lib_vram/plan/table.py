@@ -21,6 +21,8 @@ from lib_vram.units import GIB, MIB
 
 Column = Literal["batch_size", "frames"]
 Size = tuple[int, int]
+Correct = Callable[[Estimate, Request], Estimate]
+"""What this machine's own runs make of an estimate."""
 
 BATCHES = (1, 2, 4, 8)
 FRAMES = (17, 33, 49, 81)
@@ -198,7 +200,12 @@ def swaps_weights(result: Estimate) -> bool:
     return any(note.key == "estimate.forge_swaps" for note in result.notes)
 
 
-def size_table(request: Request, physics: Physics = COMPUTED) -> SizeTable:
+def as_computed(result: Estimate, request: Request) -> Estimate:
+    """Return ``result``: nothing was learned."""
+    return result
+
+
+def size_table(request: Request, physics: Physics = COMPUTED, correct: Correct = as_computed) -> SizeTable:
     """Return common sizes of the family, upright or lying as ``request`` is, at several batches or frames.
 
     Raises:
@@ -211,7 +218,8 @@ def size_table(request: Request, physics: Physics = COMPUTED) -> SizeTable:
     rows = []
     for size, native in sizes_for(request):
         at_size = request.replace(width=size[0], height=size[1])
-        cells = tuple(Cell.of(estimate(at_size.replace(**{vary: value}), physics)) for value in columns)
+        asked = [at_size.replace(**{vary: value}) for value in columns]
+        cells = tuple(Cell.of(correct(estimate(item, physics), item)) for item in asked)
         rows.append(Row(*size, native, size == (request.width, request.height), cells))
     return SizeTable(vary, columns, tuple(rows))
 
@@ -231,8 +239,10 @@ def _turned(size: Size, request: Request) -> Size:
     return size[::-1] if request.width > request.height else size
 
 
-def cards_table(request: Request, physics: Physics = COMPUTED) -> Cards:
+def cards_table(request: Request, physics: Physics = COMPUTED, correct: Correct = as_computed) -> Cards:
     """Return ``request`` on every class of card, as much held by other programs as on the present one.
+
+    What was learned counts for the present card alone.
 
     Raises:
         NotReady: the memory of ``request`` cannot be computed yet.
@@ -243,7 +253,9 @@ def cards_table(request: Request, physics: Physics = COMPUTED) -> Cards:
     for gigabytes, names in CARD_CLASSES:
         total_bytes = request.device.total_bytes if gigabytes == mine else seen_bytes(gigabytes)
         there = request.replace(device=replace(request.device, total_bytes=total_bytes))
-        cards.append(CardFit(gigabytes, names, total_bytes, gigabytes == mine, Cell.of(estimate(there, physics))))
+        result = estimate(there, physics)
+        cell = Cell.of(correct(result, there) if gigabytes == mine else result)
+        cards.append(CardFit(gigabytes, names, total_bytes, gigabytes == mine, cell))
     return Cards(tuple(cards))
 
 

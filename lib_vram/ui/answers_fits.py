@@ -16,7 +16,7 @@ from lib_vram.guard.guard import reason_of
 from lib_vram.message import Message, render, say
 from lib_vram.plan.advice import Advice, advise
 from lib_vram.plan.fit import largest
-from lib_vram.plan.table import cards_table, lighter_weights, size_table
+from lib_vram.plan.table import Correct, as_computed, cards_table, lighter_weights, size_table
 from lib_vram.request import Mode, Request
 from lib_vram.ui.access import Declined
 from lib_vram.ui.answers import GuardLike
@@ -40,11 +40,12 @@ def fits(guard: GuardLike, tab: Mode, form: dict[str, Any], language: str) -> di
         request = guard.host.request_from_form(tab, form)
     except BadInput as bad:
         return _unknown(reason_of(bad), language)
-    result = estimate(request)
+    correct = _correct(guard)
+    result = correct(estimate(request), request)
     if result.verdict == "unknown":
         return _unknown(result.notes[0], language)
     with _one_at_a_time(language):
-        found = compute(request, result)
+        found = compute(request, result, correct)
         advice = advise_for(request, result, guard.host.launch_arguments(), _variable())
     return {
         "known": True,
@@ -60,14 +61,14 @@ def fits(guard: GuardLike, tab: Mode, form: dict[str, Any], language: str) -> di
 
 
 @lru_cache(maxsize=16)
-def compute(request: Request, result: Estimate) -> Fits:
+def compute(request: Request, result: Estimate, correct: Correct = as_computed) -> Fits:
     """Return everything that fits, from memory the second time as long as ``result`` is still its estimate."""
     return Fits(
         request=request,
-        largest_size=largest(request, "size"),
-        largest_batch=largest(request, "batch"),
-        sizes=size_table(request),
-        cards=cards_table(request),
+        largest_size=largest(request, "size", correct=correct),
+        largest_batch=largest(request, "batch", correct=correct),
+        sizes=size_table(request, correct=correct),
+        cards=cards_table(request, correct=correct),
         weights=lighter_weights(request),
     )
 
@@ -78,6 +79,12 @@ def advise_for(
 ) -> tuple[Advice, ...]:
     """Return the restart advice, from memory the second time as long as ``result`` is still its estimate."""
     return advise(request, arguments, windows=windows, variable=variable)
+
+
+def _correct(guard: GuardLike) -> Correct:
+    """Return what the guard's own runs make of an estimate, so that no table contradicts the bar."""
+    learned: Any = getattr(guard, "learned", None)
+    return learned.corrected if learned is not None else as_computed
 
 
 def _variable() -> str:

@@ -91,7 +91,7 @@ def test_the_tab_shows_the_request_the_card_the_sources_and_the_version_and_reme
     tab.locator("[data-section=request] .vg-row").first.wait_for(timeout=10_000)
     titles = [summary.inner_text() for summary in tab.locator("[data-section] > summary").all()]
     assert titles == [area("en", "ui")[f"section_{section.NAME}"] for section in SECTIONS]
-    assert "NVIDIA GeForce RTX 3060" in tab.inner_text()
+    tab.locator("[data-section=live]", has_text="NVIDIA GeForce RTX 3060").wait_for(timeout=10_000)
     tab.locator("[data-section=sources] summary").click()
     lab.page.wait_for_timeout(300)
     lab.page.reload()
@@ -111,3 +111,16 @@ def test_motion_is_still_for_those_who_ask_for_it(open_lab):
     lab.bar.locator("button.vg-open").click()
     numbers = lab.phases.locator(".vg-row-numbers").first
     assert numbers.evaluate("element => getComputedStyle(element).transitionDuration") == "0s"
+
+
+def test_the_list_of_sections_opens_one_and_goes_to_it_by_keyboard(open_lab):
+    lab = open_lab()
+    lab.show_tab("VRAM Guard")
+    section = lab.page.locator("#vram_guard_tab details[data-section=checklist]")
+    section.locator("> summary").click()
+    jumps = lab.page.locator("#vram_guard_tab nav[aria-label='Sections of this tab'] button")
+    assert jumps.count() == lab.page.locator("#vram_guard_tab details[data-section]").count()
+    lab.page.locator("[data-jump=checklist]").focus()
+    lab.page.keyboard.press("Enter")
+    lab.page.wait_for_function("document.activeElement.parentElement.dataset.section === 'checklist'")
+    assert section.get_attribute("open") is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import pytest
 from fastapi import FastAPI
@@ -46,6 +47,22 @@ def test_the_answer_is_that_of_the_command_line(client, guard):
     assert [cell["verdict"] for cell in cells] == [
         estimate(request.replace(batch_size=cell["batch_size"])).verdict for cell in cells
     ]
+
+
+def test_what_this_machine_has_learned_reaches_every_cell_and_the_largest(client, guard, monkeypatch):
+    computed = ask(client).json()
+    assert computed["largest_size"]["width"] > 1024
+
+    def corrected(result, request):
+        too_large = request.width * request.height > 1024 * 1024
+        return replace(result, verdict="wont_fit") if too_large else result
+
+    monkeypatch.setattr(guard.learned, "corrected", corrected)
+    learned = ask(client, {**SDXL, "batch_size": 2}).json()
+    assert learned["largest_size"]["width"] == 1024
+    for row in learned["sizes"]["rows"]:
+        if row["width"] * row["height"] > 1024 * 1024:
+            assert {cell["verdict"] for cell in row["cells"]} == {"wont_fit"}
 
 
 def test_every_cell_has_a_sign_and_a_word(client):
