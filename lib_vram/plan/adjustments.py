@@ -230,6 +230,7 @@ VAE_TILED = Adjustment(
     apply=_with_tile,
     value=_tile_value,
     text=_tile_text,
+    by_need=True,
 )
 HIRES_SCALE = Adjustment(
     id="hires_scale",

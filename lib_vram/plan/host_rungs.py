@@ -157,6 +157,7 @@ UPSCALER_TILE = Adjustment(
     apply=lambda request, tile: request.replace(upscaler_tile=tile),
     value=_upscaler_tile,
     text=_upscaler_tile_text,
+    by_need=True,
 )
 
 
@@ -173,6 +174,7 @@ FP8_STORAGE = Adjustment(
     apply=lambda request, dtype: request.replace(model=replace(request.model, storage_dtype=dtype)),
     value=lambda request: request.model.storage_dtype,
     text=lambda _before, _after: say("plan.fp8_storage"),
+    either=True,  # a layer is unpacked while it works, which costs more than it saves where most is swapped
 )
 
 
@@ -204,4 +206,5 @@ RESERVE = Adjustment(
     apply=_with_reserve,
     value=_reserve,
     text=lambda before, after: say("plan.reserve", before_bytes=_reserve(before), after_bytes=_reserve(after)),
+    by_need=True,
 )

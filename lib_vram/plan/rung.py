@@ -30,6 +30,8 @@ class Adjustment:
     text: Callable[[Request, Request], Message]
     either: bool = False
     """Whether a candidate further on is another one rather than a leaner one: then each has to be tried."""
+    by_need: bool = False
+    """Whether only being changed counts and not how far: then the extent is set last, to what the rest leaves it."""
 
 
 def always(cost: Cost) -> Callable[[Candidate], Cost]:

@@ -2,9 +2,12 @@
 
 A plan is one choice per rung of the ladder: leave it, or one of its candidates. Of two plans the better one
 changes the more harmful rung less: first the size, then the second pass, and so down to what costs nothing. So no
-plan costs more than it must, no step of it can be left out, and each step goes no further than it must. A plan may
-end in ``"fits"`` or ``"tight"``: both run, and the line is the same that ``"wont_fit"`` is drawn at. It raises no
-phase's peak: not even with weights that a host would load because there is room for them again.
+plan costs more than it must, no step of it can be left out, and each step goes no further than it must. How large a
+tile is, or a reserve, nobody sees: of these it only counts that they are changed, and they go as far as the rest of
+the plan leaves them to.
+
+A plan may end in ``"fits"`` or ``"tight"``: both run, and the line is the same that ``"wont_fit"`` is drawn at. It
+raises no phase's peak: not even with weights that a host would load because there is room for them again.
 
 The rungs are gone through from the most harmful one down. At each the least candidate is taken with which some
 choice of the rungs below still works, and that is tried with all of those at their leanest: one question for each
@@ -31,6 +34,7 @@ from lib_vram.plan.host_rungs import RESERVE, finer_reserves
 from lib_vram.plan.levers import LeverName
 from lib_vram.plan.otherwise import what_would_fit
 from lib_vram.plan.preferences import ANYTHING, KEPT, Preferences
+from lib_vram.plan.ram import noted
 from lib_vram.plan.recipe import recipe
 from lib_vram.plan.result import Plan, Step
 from lib_vram.plan.rung import Adjustment, Candidate
@@ -74,7 +78,7 @@ def make_plan(request: Request, physics: Physics = COMPUTED, preferences: Prefer
     steps = _steps(request, before, choices, physics)
     smaller = any(step.id in SMALLER for step in steps)
     offered_beside = _recipe(request, physics, ladder) if smaller else None
-    return Plan(True, steps, after, estimate(after, physics), recipe=offered_beside)
+    return Plan(True, steps, after, noted(estimate(after, physics), after, physics), recipe=offered_beside)
 
 
 def _recipe(request: Request, physics: Physics, ladder: Ladder) -> Message | None:
@@ -182,11 +186,13 @@ class Search:
                 return None
             request = rung.apply(request, candidate)
             taken.append((rung, candidate))
-        return self._trimmed(tuple(reversed(taken)))
+        return self._by_need(self._trimmed(tuple(reversed(taken))))
 
     def _least(self, request: Request, rung: Adjustment, below: Ladder) -> Candidate | None:
         """Return the least candidate of ``rung`` with which some choice of the rungs below works."""
         candidates = rung.candidates(request)
+        if rung.by_need:
+            candidates = candidates[-1:]
 
         def holds(candidate: Candidate) -> bool:
             return self._can_work(rung.apply(request, candidate), below)
@@ -194,7 +200,7 @@ class Search:
         def could(candidate: Candidate) -> bool:
             return any(could_fit(lean, self.physics) for lean in _leanest(rung.apply(request, candidate), below))
 
-        start = first_true(candidates, could) if len(candidates) > FEW and not _is_reserve(rung) else 0
+        start = first_true(candidates, could) if len(candidates) > FEW else 0
         place = first_in_order(candidates[start:], holds)
         return None if place is None else candidates[start + place]
 
@@ -212,15 +218,31 @@ class Search:
         return answer
 
     def _trimmed(self, choices: Choices) -> Choices:
-        """Return ``choices`` without those that turn out not to be needed, and with the reserve cut to its need."""
+        """Return ``choices`` without those that turn out not to be needed."""
         for choice in reversed(choices):
             rest = tuple(other for other in choices if other is not choice)
             if self._is_offered(rest) and self._is_acceptable(apply_choices(self.request, rest)):
                 choices = rest
-        return tuple(
-            (rung, self._needed_reserve(choices, value)) if _is_reserve(rung) else (rung, value)
-            for rung, value in choices
-        )
+        return choices
+
+    def _by_need(self, choices: Choices) -> Choices:
+        """Return ``choices`` with tiles as large and the reserve as small as the others leave them, one by one."""
+        for place, (rung, most) in enumerate(choices):
+            if not rung.by_need:
+                continue
+            before, after = choices[:place], choices[place + 1 :]
+            others = apply_choices(self.request, (*before, *after))
+            if _is_reserve(rung):
+                value = self._needed_reserve(others, most)
+            else:
+                candidates = rung.candidates(others)
+                found = first_in_order(candidates, self._accepts(others, rung))
+                value = most if found is None else candidates[found]
+            choices = (*before, (rung, value), *after)
+        return choices
+
+    def _accepts(self, others: Request, rung: Adjustment) -> Callable[[Candidate], bool]:
+        return lambda candidate: self._is_acceptable(rung.apply(others, candidate))
 
     def _is_offered(self, choices: Choices) -> bool:
         """Return whether each of ``choices`` is still one of its rung's, beside the more harmful ones of them."""
@@ -231,15 +253,15 @@ class Search:
             request = rung.apply(request, candidate)
         return True
 
-    def _needed_reserve(self, choices: Choices, size_bytes: int) -> int:
-        """Return the least reserve that will do up to ``size_bytes``, and the margin where that does no harm."""
-        others = apply_choices(self.request, [choice for choice in choices if not _is_reserve(choice[0])])
-        sizes = finer_reserves(self.request, size_bytes)
-        least = first_true(sizes, lambda size: self._is_acceptable(RESERVE.apply(others, size)))
-        if not self._is_acceptable(RESERVE.apply(others, sizes[least])):
-            return size_bytes
+    def _needed_reserve(self, others: Request, most_bytes: int) -> int:
+        """Return the least reserve that will do up to ``most_bytes``, and the margin where that does no harm."""
+        accepts = self._accepts(others, RESERVE)
+        sizes = finer_reserves(self.request, most_bytes)
+        least = first_true(sizes, accepts)
+        if least == len(sizes) or not accepts(sizes[least]):
+            return most_bytes
         wide = sizes[min(least + RESERVE_MARGIN_STEPS, len(sizes) - 1)]
-        return wide if self._is_acceptable(RESERVE.apply(others, wide)) else sizes[least]
+        return wide if accepts(wide) else sizes[least]
 
 
 def _is_reserve(rung: Adjustment) -> bool:
@@ -316,6 +338,6 @@ def _saved_bytes(before: Estimate, without: Estimate, after: Estimate) -> int:
         binding = without.binding
         return binding.needs_bytes - (now[binding.name].needs_bytes if binding.name in now else 0)
     peaks = {phase.name: phase.peak_bytes for phase in before.phases}
-    raised = (phase for phase in without.phases if phase.peak_bytes > peaks.get(phase.name, phase.peak_bytes))
-    saved = [phase.peak_bytes - now[phase.name].peak_bytes for phase in raised if phase.name in now]
-    return max(saved, default=0)
+    both = [phase for phase in without.phases if phase.name in now]
+    raised = [phase for phase in both if phase.peak_bytes > peaks.get(phase.name, phase.peak_bytes)]
+    return max((phase.peak_bytes - now[phase.name].peak_bytes for phase in raised or both), default=0)

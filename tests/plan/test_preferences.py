@@ -49,7 +49,8 @@ def test_without_the_batch_the_next_harmful_thing_is_changed():
     assert [step.id for step in make_plan(request, physics).steps] == ["batch_to_count"]
     kept = make_plan(request, physics, Preferences.of(["batch"]))
     assert [step.id for step in kept.steps] == ["cond_uncond_apart"]
-    undone = make_plan(request, physics, Preferences.of(undone=["batch_to_count", "cond_uncond_apart"]))
+    left_out = ["batch_to_count", "cond_uncond_apart", "fp8_storage"]
+    undone = make_plan(request, physics, Preferences.of(undone=left_out))
     assert [step.id for step in undone.steps] == ["smaller_size"]
 
 
@@ -75,6 +76,6 @@ def test_when_several_kept_things_would_have_to_change_none_is_singled_out():
 
 
 def test_what_is_kept_does_not_hide_what_no_change_could_help():
-    request = a_request(model={"family": "sdxl"}, width=1024, height=1024, device={"total_bytes": 6 * GIB})
+    request = a_request(model={"family": "sdxl", "weights_dtype": "fp8"}, device={"total_bytes": 3 * GIB})
     plan = make_plan(request, physics, Preferences.of(["size"]))
     assert "--medvram" in str(plan.when_not)

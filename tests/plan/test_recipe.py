@@ -62,6 +62,7 @@ def test_it_stands_beside_no_plan_that_costs_only_time():
 
 
 def test_there_is_none_where_not_even_the_first_run_fits():
-    request = a_request(model={"family": "sdxl"}, width=2048, height=2048, device={"total_bytes": 6 * GIB})
+    model = {"family": "sdxl", "weights_dtype": "fp8"}
+    request = a_request(model=model, width=2048, height=2048, device={"total_bytes": 3 * GIB})
     plan = make_plan(request, physics)
     assert not plan.fits and plan.recipe is None

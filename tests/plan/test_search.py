@@ -57,25 +57,55 @@ def thinned(rung: Adjustment, most: int) -> Adjustment:
 
 
 def every_choice(request: Request, ladder: tuple[Adjustment, ...]) -> Iterator[tuple[Choices, Request]]:
-    """Yield every combination with what it makes of ``request``, the best first: the last rung changes slowest."""
+    """Yield every combination with what it makes of ``request``, the best first: the last rung changes slowest.
+
+    Of a rung whose extent counts for nothing there is only one choice beside leaving it: any of its candidates.
+    """
     if not ladder:
         yield (), request
         return
     *below, rung = ladder
-    for candidate in (None, *rung.candidates(request)):
+    candidates = rung.candidates(request)
+    for candidate in (None, *(candidates[-1:] if rung.by_need else candidates)):
         changed = request if candidate is None else rung.apply(request, candidate)
         taken = () if candidate is None else ((rung, candidate),)
         for choices, result in every_choice(changed, tuple(below)):
             yield (*choices, *taken), result
 
 
+def every_extent(choices: Choices, request: Request) -> Iterator[Request]:
+    """Yield what ``choices`` make of ``request``, with each candidate of the rungs whose extent counts for nothing."""
+    if not choices:
+        yield request
+        return
+    (rung, value), *rest = choices
+    for candidate in rung.candidates(request) if rung.by_need else (value,):
+        yield from every_extent(tuple(rest), rung.apply(request, candidate))
+
+
 def brute_force(request: Request, answer: Physics, ladder: tuple[Adjustment, ...]) -> Choices | None:
     """Try every combination and return the first that runs and raises no phase."""
     peaks = {phase.name: phase.peak_bytes for phase in estimate(request, answer).phases}
-    for choices, changed in every_choice(request, ladder):
-        if failing_phase(changed, peaks, answer) is None:
+    for choices, _ in every_choice(request, ladder):
+        if any(failing_phase(changed, peaks, answer) is None for changed in every_extent(choices, request)):
             return choices
     return None
+
+
+def goes_too_far(request: Request, answer: Physics, choices: Choices) -> list[str]:
+    """Return the rungs of ``choices`` whose tile could be larger, with all else as it is."""
+    before = estimate(request, answer)
+    found = []
+    for place, (rung, value) in enumerate(choices):
+        if not rung.by_need or rung.id == "reserve":
+            continue
+        others = apply_choices(request, (*choices[:place], *choices[place + 1 :]))
+        for candidate in rung.candidates(others):
+            if candidate == value:
+                break
+            if is_acceptable(before, estimate(rung.apply(others, candidate), answer)):
+                found.append(rung.id)
+    return found
 
 
 def random_request(rng: random.Random) -> tuple[Request, Physics]:
@@ -107,10 +137,10 @@ def random_request(rng: random.Random) -> tuple[Request, Physics]:
 
 
 def of_rungs(choices: Choices | None) -> dict[str, object] | None:
-    """Return what was chosen by rung; of the reserve only that it was, since its value is cut to its need later."""
+    """Return what was chosen by rung; of those whose extent counts for nothing only that they were."""
     if choices is None:
         return None
-    return {rung.id: rung.id == "reserve" or value for rung, value in choices}
+    return {rung.id: rung.by_need or value for rung, value in choices}
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -124,6 +154,7 @@ def test_the_plan_is_the_one_that_trying_everything_finds(seed):
         ladder = tuple(thinned(rung, 3) for rung in LADDER if rng.random() < 0.7)
         found = find_choices(request, before, answer, ladder)
         assert of_rungs(found) == of_rungs(brute_force(request, answer, ladder)), request
+        assert goes_too_far(request, answer, found or ()) == []
 
 
 def requests() -> st.SearchStrategy[Request]:
@@ -222,7 +253,7 @@ def test_sampling_that_binds_lowers_the_batch_to_the_largest_group_that_fits():
 
 
 def test_when_nothing_fits_the_flag_that_would_help_is_named():
-    request = a_request(model={"family": "sdxl"}, width=1024, height=1024, device={"total_bytes": 6 * GIB})
+    request = a_request(model={"family": "sdxl", "weights_dtype": "fp8"}, device={"total_bytes": 3 * GIB})
     plan = make_plan(request, physics)
     assert (plan.fits, plan.steps) == (False, ())
     assert str(plan.when_not).startswith("No change of these settings is enough. Started with --medvram")

@@ -11,7 +11,7 @@ from lib_vram.estimate.estimator import could_fit, estimate, failing_phase, runs
 from lib_vram.estimate.physics import COMPUTED
 from lib_vram.estimate.simulate import simulate
 from lib_vram.plan import search
-from lib_vram.plan.adjustments import LADDER
+from lib_vram.plan.adjustments import LADDER, VAE_TILED
 from lib_vram.plan.fit import largest
 from lib_vram.plan.search import find_choices, make_plan
 from lib_vram.request import Request
@@ -112,7 +112,9 @@ def test_smaller_tiles_help_a_full_preview_that_decodes_in_them():
     )
     sampling = next(phase for phase in estimate(request).phases if phase.name == "sampling")
     request = request.replace(device=replace(request.device, total_bytes=sampling.needs_bytes - 64 * MIB))
-    assert [step.id for step in make_plan(request).steps] == ["vae_tiled"]
+    choices = find_choices(request, estimate(request), COMPUTED, (VAE_TILED,))
+    assert [rung.id for rung, _ in choices] == ["vae_tiled"]
+    assert [step.id for step in make_plan(request).steps] == ["live_preview"]
 
 
 @pytest.mark.parametrize("size", [(512, 512), (1024, 1344)], ids=["the first pass fails", "the second pass fails"])
