@@ -46,6 +46,17 @@
         });
     }
 
+    // The list of the sections: to one of them, open, with its title in focus.
+    function jumped(event) {
+        const button = event.target.closest && event.target.closest("#vram_guard_tab [data-jump]");
+        if (!button) return;
+        const fold = button.closest(".vg-tab").querySelector(`details[data-section="${button.dataset.jump}"]`);
+        if (!fold) return;
+        fold.open = true;
+        fold.scrollIntoView({block: "start"});
+        fold.querySelector("summary").focus({preventScroll: true});
+    }
+
     async function refresh() {
         const tab = guard.fields.find("vram_guard_tab");
         if (!tab || !tab.getClientRects().length || Date.now() - askedAt < REFRESH_MS) return;
@@ -79,5 +90,6 @@
         filled = true;
     }
 
+    onUiLoaded(() => gradioApp().addEventListener("click", jumped));
     guard.sections = {refresh, rememberFold, showRequest};
 })();

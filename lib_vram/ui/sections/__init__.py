@@ -16,6 +16,7 @@ from lib_vram.ui.sections import (
     live,
     processes,
     questions,
+    recover,
     request,
     restart_advice,
     sources,
@@ -25,8 +26,8 @@ from lib_vram.ui.sections import (
 from lib_vram.ui.words import Words
 
 SECTIONS: tuple[ModuleType, ...] = (
-    live, processes, free, request, diagnosis, what_fits, restart_advice, left_alone, history, symptoms, checklist,
-    questions, sources, about,
+    live, processes, free, request, diagnosis, what_fits, restart_advice, left_alone, recover, history, symptoms,
+    checklist, questions, sources, about,
 )  # fmt: skip
 """Each has ``NAME`` (its title is ``section_<NAME>`` in the catalogue) and ``html(guard, language)``.
 
@@ -57,4 +58,6 @@ def _tab(insides: dict[str, Html], language: str) -> Html:
         )
         for name, inside in insides.items()
     ]
-    return tag("div", join(*folds), class_="vg vg-tab", lang=language)
+    jumps = (tag("button", words(f"section_{name}"), type="button", data_jump=name) for name in insides)
+    nav = tag("nav", *jumps, class_="vg-jumps", aria_label=words("jumps"))
+    return tag("div", nav, tag("div", join(*folds), class_="vg-sections"), class_="vg vg-tab", lang=language)

@@ -40,7 +40,7 @@ def _choice(kind: str, name: str, language: str) -> Html:
         aria_describedby=said, **data,
     )  # fmt: skip
     explained = tag("span", sentence(f"free.{name}_explained", language), id=said, class_="vg-soft")
-    return tag("p", button, " ", explained)
+    return tag("p", button, " ", explained, class_="vg-choice")
 
 
 def _losses(how: str, language: str) -> Html:
