@@ -61,13 +61,15 @@ class LimitSearch:
 
 
 def minimum_and_comfortable(
-    trace: EventTrace, conf: AllocatorConf, floor_bytes: int, start: CachingAllocator | None = None
-) -> tuple[int, int]:
+    trace: EventTrace, conf: AllocatorConf, floor_bytes: int, start: CachingAllocator | None = None,
+    guess_bytes: int | None = None,
+) -> tuple[int, int]:  # fmt: skip
     """Return the smallest limit found at which ``trace`` runs, and what it reserves without a limit, in bytes.
 
     ``start`` is an allocator without a limit in which the model's weights lie already, ``None`` for an empty one.
     Both figures are on top of what is reserved there; of the driver's pool, on top of what is allocated there, since
-    the free tails of its chunks are as large as those of any segment and belong to nobody.
+    the free tails of its chunks are as large as those of any segment and belong to nobody. ``guess_bytes`` is where
+    the first attempt is made: the closer it is, the fewer attempts there are.
     """
     if start is not None and not conf.collects:
         before = start.allocated_bytes if conf.stream_ordered else start.reserved_bytes
@@ -77,14 +79,18 @@ def minimum_and_comfortable(
     if conf.collects:
         comfortable = search.unlimited.peak_reserved_bytes
         return _bisected(trace, conf, floor_bytes, comfortable), comfortable
-    return _searched(search, floor_bytes)
+    return _searched(search, floor_bytes, guess_bytes)
 
 
-def _searched(search: LimitSearch, floor_bytes: int) -> tuple[int, int]:
+def _searched(search: LimitSearch, floor_bytes: int, guess_bytes: int | None = None) -> tuple[int, int]:
     """Return the smallest limit found, from ``floor_bytes`` on, and what is reserved without one."""
     comfortable = search.unlimited.peak_reserved_bytes
     low, high = min(floor_bytes, comfortable), comfortable
+    if guess_bytes is not None and low < guess_bytes < high:
+        low, high = _around(search, guess_bytes, low, high)
     limit = max(floor_bytes, min(int(floor_bytes * FIRST_GUESS), comfortable - 1))
+    if not low <= limit < high:
+        limit = (low + high) // 2
     while low < high:
         done = search.attempt(limit)
         if done is not None:
@@ -93,6 +99,17 @@ def _searched(search: LimitSearch, floor_bytes: int) -> tuple[int, int]:
             low = search.failed.next_limit_bytes or high
         limit = (low + high) // 2
     return high, comfortable
+
+
+def _around(search: LimitSearch, guess_bytes: int, low: int, high: int) -> tuple[int, int]:
+    """Return between which limits the smallest lies, after attempts at the guess and right below it."""
+    done = search.attempt(guess_bytes)
+    if done is None:
+        return search.failed.next_limit_bytes or high, high
+    high = done.peak_reserved_bytes
+    if high - 1 > low and search.attempt(high - 1) is None:
+        low = min(high, search.failed.next_limit_bytes or high)
+    return low, high
 
 
 def _bisected(trace: EventTrace, conf: AllocatorConf, low_bytes: int, high_bytes: int) -> int:
