@@ -8,7 +8,7 @@ from typing import Any
 
 from lib_vram.errors import BadInput
 from lib_vram.guard.argument import ATTENTIONS, DEFAULT_TILE_SIZE, PREVIEWS, RunArgument
-from lib_vram.request import Hires, Mode
+from lib_vram.request import Detailer, Hires, Mode
 
 NO_NAME = ("", "None", "none", "Use same checkpoint")
 """How the hosts write that no model is chosen."""
@@ -20,6 +20,9 @@ class ControlNet:
 
     model: str
     low_vram: bool = False
+    module: str = "none"
+    resolution: int | None = None
+    """Pixels that the preprocessor sees on the shorter side, ``None`` for the host's own."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,7 @@ class Asked:
     fp8_weights: bool = False
     upscaler_tile: int = 0
     restores_faces: bool = False
+    detailer: Detailer | None = None
     image_size: tuple[int, int] | None = None
     """The img2img picture's own size, when the page scales it by a factor."""
 
@@ -140,7 +144,9 @@ def from_form(tab: Mode, fields: Mapping[str, Any]) -> Asked:
         refiner_switch_at=form.number("refiner_switch_at", 0.8),
         hr_checkpoint=form.name("hr_checkpoint"),
         controlnets=tuple(
-            ControlNet(unit["model"], bool(unit.get("low_vram"))) for unit in units if name_or_none(unit.get("model"))
+            ControlNet(unit["model"], bool(unit.get("low_vram")), name_or_none(unit.get("module")) or "none")
+            for unit in units
+            if name_or_none(unit.get("model"))
         ),
         tiled=form.switch("vae_tiled"),
         tile_size=form.whole("vae_tile_size", DEFAULT_TILE_SIZE),

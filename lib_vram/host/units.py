@@ -8,8 +8,10 @@ from typing import Any
 from lib_vram.errors import BadInput
 from lib_vram.guard.argument import TITLE, RunArgument
 from lib_vram.host.asked import ControlNet, name_or_none
+from lib_vram.request import SIZE_LIMITS, Detailer
 
 CONTROLNET = "controlnet"
+ADETAILER = "adetailer"
 TILED_VAE = "tiled vae"
 DECODER_TILE = 2
 """Position of the decoder's tile, in latent pixels, in that script's arguments."""
@@ -54,7 +56,41 @@ def own_argument(p: Any) -> RunArgument:
 
 def controlnets(p: Any) -> tuple[ControlNet, ...]:
     """Return the enabled ControlNet units with a model, from unit objects or the API's dicts."""
-    return tuple(ControlNet(str(_values(unit)["model"]), is_low_vram(unit)) for _, unit in enabled_units(p))
+    return tuple(_controlnet(p, unit) for _, unit in enabled_units(p))
+
+
+def _controlnet(p: Any, unit: Any) -> ControlNet:
+    values = _values(unit)
+    resolution = values.get("processor_res")
+    if values.get("pixel_perfect"):
+        resolution = min(p.width, p.height)
+    usable = isinstance(resolution, (int, float)) and SIZE_LIMITS[0] <= resolution <= SIZE_LIMITS[1]
+    return ControlNet(
+        str(values["model"]), is_low_vram(unit), name_or_none(values.get("module")) or "none",
+        int(resolution) if usable and resolution else None,
+    )  # fmt: skip
+
+
+def detailer(p: Any) -> Detailer | None:
+    """Return what ADetailer will do in this run, the largest crop of its tabs; ``None`` where it does nothing."""
+    first, *rest = arguments_of(p, ADETAILER) or (None,)
+    tabs = [tab for tab in (first, *rest) if isinstance(tab, Mapping)]
+    if first is False or (first is None and not tabs):
+        return None
+    active = [tab for tab in tabs if tab.get("ad_tab_enable", True) and name_or_none(tab.get("ad_model"))]
+    crops = [_crop(p, tab) for tab in active]
+    return max(crops, key=lambda crop: crop.width * crop.height, default=None)
+
+
+def _crop(p: Any, tab: Mapping[str, Any]) -> Detailer:
+    """ADetailer repaints at the picture's own size, unless a tab has one of its own."""
+    own = tab.get("ad_use_inpaint_width_height")
+    sides = [tab.get(f"ad_inpaint_{name}") if own else None for name in ("width", "height")]
+    width, height = (
+        side if isinstance(side, int) and SIZE_LIMITS[0] <= side <= SIZE_LIMITS[1] else getattr(p, name)
+        for side, name in zip(sides, ("width", "height"))
+    )
+    return Detailer(width, height, str(tab["ad_model"]))
 
 
 def enabled_units(p: Any) -> tuple[tuple[int, Any], ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
 import sys
@@ -146,7 +147,8 @@ class WebUI(owners.LookedAt):
 
     def asked(self, p: Any) -> Asked:
         """Return what ``p`` asks for."""
-        return asking.from_processing(p, units.own_argument(p), units.controlnets(p))
+        asked = asking.from_processing(p, units.own_argument(p), units.controlnets(p))
+        return dataclasses.replace(asked, detailer=units.detailer(p))
 
     def _request(self, want: Asked) -> Request:
         card = self.card()
@@ -181,8 +183,11 @@ class WebUI(owners.LookedAt):
             "batch_size": want.batch_size, "batch_count": want.batch_count, "cfg_scale": want.cfg_scale,
             "hires": vars(hires) if hires else None,
             "controlnets": [
-                {"kind": _kind(unit.model), "family": family, "low_vram": unit.low_vram} for unit in want.controlnets
+                {"kind": _kind(unit.model), "family": family, "low_vram": unit.low_vram, "preprocessor": unit.module,
+                 "processor_res": unit.resolution} for unit in want.controlnets
             ],
+            "detailer": dataclasses.asdict(want.detailer) if want.detailer else None,
+            "restore_faces": self._face_restorer(want),
             "refiner": self._refiner(want),
             "loras": [{"bytes": lora.bytes} for lora in networks.loras(want.prompts, want.styles)],
             "upscaler_tile": self._upscaler_tile(want, hires),
@@ -190,6 +195,13 @@ class WebUI(owners.LookedAt):
                 {"kind": idle.kind, "bytes": idle.bytes} for idle in self.idle_models(want)
             ],
         }  # fmt: skip
+
+    def _face_restorer(self, want: Asked) -> str | None:
+        """Return the face restorer of the settings where this run, or every run, restores faces."""
+        if not (want.restores_faces or self.option("face_restoration", False)):
+            return None
+        name = str(self.option("face_restoration_model", "CodeFormer")).lower()
+        return name if name in FACE_RESTORERS else None
 
     def _upscaler_tile(self, want: Asked, hires: Hires | None) -> int | None:
         setting = levers_upscaler.tile_in_settings(self, hires.upscaler) if hires else None
@@ -469,6 +481,8 @@ def _alloc_conf() -> str:
     return os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or ""
 
 
+FACE_RESTORERS = ("gfpgan", "codeformer")
+"""Those that come with the hosts; of others nothing is known."""
 PLATFORMS = {"linux": "linux", "win32": "windows", "darwin": "macos"}
 """``sys.platform``, and what a request calls it."""
 
@@ -491,6 +505,7 @@ def _kind(model: str) -> str:
         "ip_adapter": ("ip_adapter", "ipadapter"),
         "t2i_adapter": ("t2i", "t2iadapter", "_adapter"),
         "controllllite": ("lllite",),
+        "control_lora": ("control_lora", "256lora", "128lora"),
     }.items():
         if any(part in name for part in parts):
             return kind

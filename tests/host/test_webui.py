@@ -11,7 +11,7 @@ from lib_vram import callbacks
 from lib_vram.errors import BadInput, NotReady
 from lib_vram.estimate.result import Estimate
 from lib_vram.plan.result import Plan
-from lib_vram.request import ControlUnit, Hires, Lora, Refiner
+from lib_vram.request import ControlUnit, Detailer, Hires, Lora, Refiner
 from tests.fakehost.processing import page_run
 
 GIB = 1024**3
@@ -72,6 +72,8 @@ def test_the_form_and_the_processing_object_make_the_same_request(fake, host):
         ({"model": "ip-adapter-plus_sd15"}, "ip_adapter"),
         ({"model": "t2iadapter_color_sd14v1"}, "t2i_adapter"),
         ({"model": "kohya_controllllite_xl_depth"}, "controllllite"),
+        ({"model": "control-lora-canny-rank256"}, "control_lora"),
+        ({"model": "sai_xl_depth_128lora"}, "control_lora"),
         ({"model": "None", "module": "canny"}, None),
         ({"model": "canny", "enabled": False}, None),
     ],
@@ -79,6 +81,51 @@ def test_the_form_and_the_processing_object_make_the_same_request(fake, host):
 def test_control_units_of_the_api_are_read(fake, host, unit, kind):
     p = fake.make(own=[unit], own_title="ControlNet")
     assert [item.kind for item in host.request_from_processing(p).controlnets] == ([kind] if kind else [])
+
+
+@pytest.mark.parametrize(
+    ("unit", "expected"),
+    [
+        ({"module": "openpose_full", "processor_res": 768}, ("openpose_full", 768)),
+        ({"module": "softedge_hed", "processor_res": -1}, ("softedge_hed", None)),
+        ({"module": "depth_midas", "pixel_perfect": True, "processor_res": 64}, ("depth_midas", 512)),
+        ({"module": "None"}, ("none", None)),
+    ],
+)
+def test_a_units_preprocessor_and_its_resolution_are_read(fake, host, unit, expected):
+    p = fake.make(own=[{"model": "canny", "enabled": True, **unit}], own_title="ControlNet")
+    read = host.request_from_processing(p).controlnets[0]
+    assert (read.preprocessor, read.processor_res) == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ([True, False, {"ad_model": "face_yolov8n.pt"}], Detailer(512, 512, "face_yolov8n.pt")),
+        ([True, False, {"ad_model": "a.pt"}, {"ad_model": "b.pt", "ad_use_inpaint_width_height": True,
+          "ad_inpaint_width": 768, "ad_inpaint_height": 1024}], Detailer(768, 1024, "b.pt")),
+        ([True, False, {"ad_model": "None"}, {"ad_model": "a.pt", "ad_tab_enable": False}], None),
+        ([False, False, {"ad_model": "face_yolov8n.pt"}], None),
+        ([{"ad_model": "hand_yolov8s.pt"}], Detailer(512, 512, "hand_yolov8s.pt")),
+    ],
+)  # fmt: skip
+def test_what_adetailer_will_do_is_read(fake, host, arguments, expected):
+    p = fake.make()
+    script = SimpleNamespace(title=lambda: "ADetailer", args_from=len(p.script_args), args_to=None)
+    p.scripts = SimpleNamespace(alwayson_scripts=[*p.scripts.alwayson_scripts, script])
+    p.script_args += tuple(arguments)
+    assert host.request_from_processing(p).detailer == expected
+
+
+def test_faces_are_restored_by_the_model_of_the_settings(fake, host):
+    fake.opts.data["face_restoration_model"] = "GFPGAN"
+    assert host.request_from_processing(fake.make()).restore_faces is None
+    assert host.request_from_processing(fake.make(restore_faces=True)).restore_faces == "gfpgan"
+    assert host.request_from_form("txt2img", {"restore_faces": True}).restore_faces == "gfpgan"
+    fake.opts.data["face_restoration"] = True
+    assert host.request_from_processing(fake.make()).restore_faces == "gfpgan"
+    fake.opts.data["face_restoration_model"] = "RestoreFormer"
+    assert host.request_from_processing(fake.make()).restore_faces is None
 
 
 def test_loras_of_prompts_and_styles_count_once_with_their_files_sizes(fake, host, tmp_path, monkeypatch):
