@@ -103,10 +103,10 @@ class Learned:
             self.recorder.measured(phase, peak, context_bytes)
 
     @fail_open(instead=_nothing)
-    def ended(self, p: Any) -> None:
-        """Note that the run of ``p`` came to its end, by itself or because a person stopped it."""
+    def ended(self, p: Any, *, stopped: bool = False) -> None:
+        """Note that the run of ``p`` came to its end: by itself, or because a person stopped it, as the host may say."""
         if self.recorder is not None:
-            self.recorder.ended(p, "stopped" if was_stopped() else "done")
+            self.recorder.ended(p, "stopped" if stopped or was_stopped() else "done")
 
     # what comes of it
 

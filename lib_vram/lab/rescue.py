@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 
+from lib_vram.estimate.result import PhaseName
 from lib_vram.estimate.simulate import PhaseOutOfMemory, PhaseRun, simulate_steps
 from lib_vram.guard import rescue as thinking
 from lib_vram.guard.fail_open import fail_open
@@ -16,6 +17,9 @@ from lib_vram.host.lab import LabRun
 from lib_vram.journal.session import Session
 
 logger = logging.getLogger("vram_guard")
+
+Rescued = tuple[PhaseName, thinking.Rung]
+"""The phase that ran out, and what the next try does differently."""
 
 
 def phases(run: LabRun, session: Session, language: str, *, rescues: bool) -> Iterator[PhaseRun]:
@@ -26,30 +30,45 @@ def phases(run: LabRun, session: Session, language: str, *, rescues: bool) -> It
     """
     done = 0
     tried = 0
+    untold: list[Rescued] = []
     while True:
         try:
             for number, phase in enumerate(simulate_steps(run.request)):
                 if number >= done:
                     done, tried = number + 1, 0
+                    for rescued in untold:
+                        _tell(run, rescued, session, language)
+                    untold.clear()
                     yield phase
             return
         except PhaseOutOfMemory as error:
             tried += 1
-            if not rescues or tried > thinking.MOST_TRIES or not _changed(run, error, tried, session, language):
+            rescued = _changed(run, error, tried) if rescues and tried <= thinking.MOST_TRIES else None
+            if rescued is None:
                 raise
+            untold.append(rescued)
 
 
-@fail_open(instead=lambda *_: False)
-def _changed(run: LabRun, error: PhaseOutOfMemory, tried: int, session: Session, language: str) -> bool:
-    """Take the next rung for ``run``, and tell of it; whether there is one."""
+@fail_open(instead=lambda *_: None)
+def _changed(run: LabRun, error: PhaseOutOfMemory, tried: int) -> Rescued | None:
+    """Take the next rung for ``run``, ``None`` when there is none.
+
+    Where nothing helps, the phase is run once more as it is: another program may have given back what it took.
+    """
     lesson = thinking.lesson_of(error, error.phase)
     rung = thinking.next_rung(run.request, lesson, tried) if lesson is not None else thinking.Rung()
-    if rung.request is None or rung.request == run.request:
-        return False
+    if rung.request is None or (rung.request == run.request and tried > 1):
+        return None
     run.request = rung.request
-    thinking.record(run.extra_generation_params, error.phase, rung.line)
-    text = thinking.rescued_text(error.phase, rung.steps, language)
+    return error.phase, rung
+
+
+@fail_open(instead=lambda *_: None)
+def _tell(run: LabRun, rescued: Rescued, session: Session, language: str) -> None:
+    """Say what was done differently, once it has helped."""
+    phase, rung = rescued
+    thinking.record(run.extra_generation_params, phase, rung.line)
+    text = thinking.rescued_text(phase, rung.steps, language)
     logger.warning("%s", text)
     run.comment(text)
-    session.rescued(error.phase, rung.line)
-    return True
+    session.rescued(phase, rung.line)

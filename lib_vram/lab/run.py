@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -59,10 +60,24 @@ def generate(guard: Guard, tab: Mode, form: Mapping[str, Any], run_argument: str
         run = LabRun(guard.host.request_from_form(tab, form))
         guard.before_process(run, [run_argument, False, 768, False])
         run.init()
-        with guard.host.working(run.request):
+        with guard.host.working(run.request), _followed(guard, run):
             yield from _phases(guard, run, form, language)
     except (Refused, BadInput) as refused:
         yield State(log_html=_error(type(refused).__name__, str(refused)))
+
+
+@contextmanager
+def _followed(guard: Guard, run: LabRun) -> Iterator[None]:
+    """Tell the guard of a run that a person stops, or that breaks, as the WebUIs' hooks and records do."""
+    try:
+        yield
+    except GeneratorExit:
+        guard.learned.ended(run, stopped=True)
+        guard.session.ended(run)
+        raise
+    except Exception as error:
+        guard.session.failed(f"{type(error).__name__}: {error}", run)
+        raise
 
 
 def _phases(guard: Guard, run: LabRun, form: Mapping[str, Any], language: str) -> Iterator[State]:

@@ -22,7 +22,7 @@ from lib_vram.learning import counters, store
 from lib_vram.learning.correct import apply
 from lib_vram.learning.counters import Counters
 from lib_vram.learning.durations import Durations, Known
-from lib_vram.learning.faults import fault_of
+from lib_vram.learning.faults import MOVED_BYTES, fault_of
 from lib_vram.learning.lessons import Lessons, lessons_of
 from lib_vram.learning.peaks import Peak, Stretch, merged
 from lib_vram.learning.record import Fault, Machine, Outcome, Rescue, Run, kept_of, phase_records
@@ -57,6 +57,8 @@ class _Open:
     context_bytes: int | None = None
     inner: int = 0
     rescued_in: str | None = None
+    others_bytes: int = 0
+    """The most that other programs were seen to hold."""
 
 
 @dataclass(frozen=True)
@@ -271,6 +273,7 @@ class Recorder:
         with self._lock:
             if card.free_bytes is not None:
                 stretch.sample_device(card.total_bytes - card.free_bytes)
+            at_work.others_bytes = max(at_work.others_bytes, card.used_by_others_bytes or 0)
             if own_bytes is not None and reading is not None and own_bytes > reading.reserved_bytes:
                 at_work.context_bytes = own_bytes - reading.reserved_bytes
 
@@ -292,7 +295,7 @@ class Recorder:
         if item.outcome == "failed":
             last = measured[-1][0] if measured and done.by_stretch else None
             fault, kind = fault_of(item.error, expected, done.measured, last)
-        elif any(phase.name == done.rescued_in for phase in expected.phases):
+        elif any(phase.name == done.rescued_in for phase in expected.phases) and not _squeezed(done):
             fault = Fault(str(done.rescued_in), expected.available_bytes + 1, expected.available_bytes)
         if fault is not None and not any(record.name == fault.phase for record in records):
             records = (*records, *phase_records(expected, [(fault.phase, 0.0, Peak())], by_stretch=False))
@@ -303,6 +306,11 @@ class Recorder:
             is_rescued=done.rescued_in is not None, binding=said.binding_phase or "", expected_bytes=said.peak_bytes,
             low_bytes=said.low_bytes, high_bytes=said.high_bytes,
         )  # fmt: skip
+
+
+def _squeezed(done: _Open) -> bool:
+    """Whether other programs took memory during the run: then it was not the run that needed too much."""
+    return done.others_bytes - done.request.device.used_by_others_bytes > MOVED_BYTES
 
 
 def use(recorder: Recorder | None) -> None:

@@ -7,7 +7,7 @@ import pytest
 from lib_vram.guard import guard as module
 from lib_vram.guard.guard import Guard
 from lib_vram.host.lab import LabHost
-from lib_vram.lab import run
+from lib_vram.lab import rescue, run
 from lib_vram.units import MIB
 
 OUT_OF_MEMORY = (
@@ -43,7 +43,7 @@ def out_of_memory_in(monkeypatch, name, more=""):
     from lib_vram.errors import DeviceOutOfMemory
     from lib_vram.estimate.simulate import PhaseOutOfMemory
 
-    original = run.simulate_steps
+    original = rescue.simulate_steps
 
     def steps(request):
         for phase in original(request):
@@ -53,7 +53,7 @@ def out_of_memory_in(monkeypatch, name, more=""):
                 raise PhaseOutOfMemory(fault, name, 1, text)
             yield phase
 
-    monkeypatch.setattr(run, "simulate_steps", steps)
+    monkeypatch.setattr(rescue, "simulate_steps", steps)
 
 
 def test_a_guard_that_was_not_opened_keeps_nothing_and_corrects_nothing(tmp_path, monkeypatch):
@@ -152,7 +152,7 @@ def test_what_is_kept_of_the_virtual_card_is_what_it_measured(guard):
 
 
 def test_a_rescue_is_kept_and_its_run_teaches_that_it_ran_out(guard, monkeypatch):
-    original = run.simulate_steps
+    original = rescue.simulate_steps
 
     def steps(request):
         for phase in original(request):
@@ -160,10 +160,10 @@ def test_a_rescue_is_kept_and_its_run_teaches_that_it_ran_out(guard, monkeypatch
                 guard.session.rescued("sampling", "batch 4x1 -> 2x2")
             yield phase
 
-    monkeypatch.setattr(run, "simulate_steps", steps)
+    monkeypatch.setattr(rescue, "simulate_steps", steps)
     generate(guard)
-    (rescue,) = guard.learned.store.rescues()
-    assert (rescue.phase, rescue.action, rescue.family, rescue.is_rescued) == (
+    (kept,) = guard.learned.store.rescues()
+    assert (kept.phase, kept.action, kept.family, kept.is_rescued) == (
         "sampling", "batch 4x1 -> 2x2", "sdxl", True
     )  # fmt: skip
     assert guard.learned.store.runs()[0].is_rescued

@@ -85,3 +85,25 @@ def test_the_form_of_the_components_is_that_of_the_page():
         "refiner_checkpoint": "",
         "controlnets": [{"enabled": True, "model": "x", "low_vram": False}],
     }
+
+
+def test_a_generation_that_is_stopped_leaves_nothing_open():
+    guard = Guard(LabHost())
+    steps = run.generate(guard, "txt2img", FORM, "", "en")
+    next(steps)
+    steps.close()
+    assert not guard.session._open
+    assert guard.session.last_failure is None
+    assert not guard.host._at_work
+
+
+def test_a_generation_that_breaks_is_a_failure_of_the_session(monkeypatch):
+    guard = Guard(LabHost())
+    monkeypatch.setattr(run, "pictures", lambda request: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        list(run.generate(guard, "txt2img", FORM, "", "en"))
+    monkeypatch.setattr(run.rescue, "simulate_steps", lambda request: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        list(run.generate(guard, "txt2img", FORM, "", "en"))
+    assert guard.session.last_failure.text == "ZeroDivisionError: division by zero"
+    assert not guard.session._open

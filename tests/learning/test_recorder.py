@@ -182,6 +182,21 @@ def test_a_rescued_run_is_kept_and_teaches_only_that_it_ran_out(recorder, torch)
     assert recorder.lessons(REQUEST).lacks
 
 
+def test_a_rescue_after_another_program_took_memory_teaches_nothing(tmp_path, torch, monkeypatch):
+    monkeypatch.setattr(module, "SAMPLE_SECONDS", 0.002)
+    card = Card("A", 12 * GIB, GIB, 5 * GIB, "nvml")
+    recorder = Recorder(Store(tmp_path), lambda request: MACHINE, lambda request: EXPECTED, lambda: card, torch.read)
+    run = generate(recorder, torch)
+    before, end = torch.asked, time.monotonic() + 5
+    while torch.asked < before + 3 and time.monotonic() < end:
+        time.sleep(0.002)
+    recorder.keep_rescue(Rescue(1.0, "a1111", "vae_decode", "again", True))
+    recorder.ended(run)
+    (made,) = kept(recorder)
+    assert (made.is_rescued, made.fault) == (True, None)
+    recorder.close()
+
+
 def test_the_virtual_card_measures_by_itself(recorder):
     run = Run()
     recorder.opened(REQUEST)
