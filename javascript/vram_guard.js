@@ -30,6 +30,7 @@
             this.fixedBy = []; // the steps that the last fix took
             this.records = []; // what fixes have changed, while the fields still say so
             this.saidPrint = undefined;
+            this.liveText = ""; // what is said about the generation at work
             this.waiting = [];
             this.bar = new guard.Bar(tab, name => guard.gate.act(this, name));
         }
@@ -82,6 +83,7 @@
             this.print = job.print;
             if (this.bar.isAsking() && job.print !== this.askedPrint) this.bar.closeAsk();
             this.bar.show(this.answer);
+            this.sayLive(this.answer.live_text || "");
             guard.sections.showRequest(this.answer.phases_html);
             this.tellWaiting();
         }
@@ -113,6 +115,13 @@
                     return true;
                 });
             });
+        }
+
+        // While a generation runs: that it has left the card or the RAM. A line about a fix stays before it.
+        sayLive(text) {
+            if (text === this.liveText || this.saidPrint !== undefined) return;
+            this.liveText = text;
+            this.bar.showChanged(text, false);
         }
 
         tellWaiting() {
@@ -148,6 +157,7 @@
         endOfSaid() {
             if (this.saidPrint === undefined || this.saidPrint === this.now) return;
             this.saidPrint = undefined;
+            this.liveText = "";
             this.undo = null;
             this.bar.showChanged("", false);
         }

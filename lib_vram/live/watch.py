@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -11,9 +12,13 @@ from typing import Any, Protocol
 from lib_vram.errors import BadInput
 from lib_vram.live.curve import ENDS, FIXED, START, Curve, Mark, Sample
 from lib_vram.live.picture import Holding, Weights
+from lib_vram.live.spill import Load, SpillWatch, shared_of
+from lib_vram.machine import system
 from lib_vram.machine.card import Card
 from lib_vram.machine.programs import Ended, Program, ProgramReader
+from lib_vram.machine.shares import ShareReader
 from lib_vram.machine.torch_memory import Snapshot, TorchMemory
+from lib_vram.message import Message
 from lib_vram.request import Request
 
 logger = logging.getLogger("vram_guard")
@@ -70,7 +75,9 @@ class Watch:
         self._wake = threading.Event()
         self._programs: tuple[Program, ...] = ()
         self._programs_at = float("-inf")
-        self.reader = ProgramReader()
+        self._spill, self._begins = SpillWatch(), False
+        self._warnings: tuple[Message, ...] = ()
+        self.reader, self.shares = ProgramReader(), ShareReader()
         self.curve = Curve()
 
     def now(self) -> Holding:
@@ -99,9 +106,14 @@ class Watch:
             if self._clock() - self._programs_at >= PROGRAMS_SECONDS:
                 card = holding.card
                 made_up = card is not None and card.source == "virtual"
-                self._programs = self.reader.programs(card.holders if card else (), made_up=made_up)
+                holders = card.holders if card else ()
+                self._programs = self.reader.programs(holders, self.shares.shared(), made_up=made_up)
                 self._programs_at = self._clock()
             return self._programs
+
+    def warnings(self) -> tuple[Message, ...]:
+        """Return what makes the generation at work slow, as it was when somebody last looked."""
+        return self._warnings if self._running else ()
 
     def end(self, pid: int, started: float) -> Ended:
         """End a left-behind WebUI, and look at the programs anew the next time; see :meth:`ProgramReader.end`."""
@@ -123,6 +135,7 @@ class Watch:
         self.curve.mark(Mark(self._clock(), name, values.get("request") if event == START else None))
         with self._state_lock:
             self._running = event not in ENDS
+            self._begins = self._begins or event == START
             if self._running and self._thread is None:
                 self._thread = threading.Thread(target=self._follow, name="vram-guard-live", daemon=True)
                 self._thread.start()
@@ -159,13 +172,28 @@ class Watch:
             logger.debug("VRAM Guard could not read the card's state", exc_info=True)
             return self._running
         self.curve.add(Sample.of(self._looked_at, self._holding))
+        self._look_for_spill()
         return busy
 
     def _card(self) -> Card | None:
         try:
-            return self._host.card()
+            card = self._host.card()
         except BadInput:  # the virtual card is described wrongly; the page says so elsewhere
             return None
+        return self.shares.filled(card) if card is not None else None
+
+    def _look_for_spill(self) -> None:
+        """Compare with the start of the generation at work."""
+        if not self._running:
+            self._spill.end()
+            self._warnings = ()
+            return
+        shared = self.shares.shared()
+        load = Load(self._holding, system.read({}), shared_of(shared, os.getpid(), known=bool(shared)))
+        if self._begins:
+            self._begins = False
+            self._spill.begin(load)
+        self._warnings = self._spill.warnings(load)
 
     def _count_weights(self, memory: TorchMemory | None, busy: bool) -> None:
         """Count the parameters again only when memory has changed, and seldom while a generation runs."""

@@ -10,7 +10,7 @@ from lib_vram.guard import infotext
 from lib_vram.guard.undone import Undone
 from lib_vram.host.base import FieldWrite, Host
 from lib_vram.live.watch import Watch
-from lib_vram.message import area
+from lib_vram.message import area, render
 from lib_vram.plan.result import Plan
 from lib_vram.request import Mode, Request
 from lib_vram.ui import picture, view
@@ -65,11 +65,17 @@ def check(guard: GuardLike, tab: Mode, form: dict[str, Any], language: str) -> d
     card = guard.host.card()
     answer = _pieces(estimate, plan, request, writes, language, spills=bool(card and card.spills))
     answer["mode"] = guard.host.settings().mode
+    answer["live_text"] = _live_text(guard, language)
     answer["record"] = infotext.changes_line(request, plan.request) if request and plan and writes else ""
     answer["native_size"] = native_size(request) if request else None
     answer["estimate"] = estimate.to_dict(language)
     answer["plan"] = plan.to_dict(language) if plan else None
     return answer
+
+
+def _live_text(guard: GuardLike, language: str) -> str:
+    """Return what makes the generation at work slow, for the line under the bar; ``""`` when nothing does."""
+    return " ".join(render(item, language) for item in guard.live.warnings())
 
 
 def _writes(host: Host, plan: Plan | None, request: Request | None) -> tuple[FieldWrite, ...]:

@@ -152,7 +152,7 @@ def test_marking_a_generation_costs_its_thread_next_to_nothing(watch, host):
 
 def test_processes_are_asked_what_they_are_every_few_seconds(watch, host, clock, monkeypatch):
     asked = []
-    monkeypatch.setattr(watch.reader, "programs", lambda holders, **_: asked.append(holders) or ())
+    monkeypatch.setattr(watch.reader, "programs", lambda holders, *_, **__: asked.append(holders) or ())
     for _ in range(6):
         clock.now += 1
         watch.programs()

@@ -102,7 +102,7 @@ def answer(guard: GuardLike, watch: Watch, since: float, language: str) -> dict[
         "owners": [_owner(item, holding, watch.is_running, text) for item in owners(holding)],
         "pieces": _pieces(watch, text),
         "notes": [render(note, language) for note in notes(holding)],
-        "warnings": [],
+        "warnings": [render(item, language) for item in watch.warnings()],
         "card": _card(holding, language),
         "system": _system(found, holding, text),
         "curve": _of_curve(watch.curve, holding, since, predicted, language),
