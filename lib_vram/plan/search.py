@@ -7,7 +7,8 @@ tile is, or a reserve, nobody sees: of these it only counts that they are change
 the plan leaves them to.
 
 A plan may end in ``"fits"`` or ``"tight"``: both run, and the line is the same that ``"wont_fit"`` is drawn at. It
-raises no phase's peak: not even with weights that a host would load because there is room for them again.
+raises no phase's peak: not even with weights that a host would load because there is room for them again. Nor does
+it move so much off the card that a machine would swap to disk which did not before.
 
 The rungs are gone through from the most harmful one down. At each the least candidate is taken with which some
 choice of the rungs below still works, and that is tried with all of those at their leanest: one question for each
@@ -22,6 +23,7 @@ to start, and after :data:`PATIENCE` sizes in order the steps get longer.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import product
 
 from lib_vram.estimate.estimator import could_fit, estimate, failing_phase, measure
@@ -29,12 +31,12 @@ from lib_vram.estimate.flags import of_forge_line
 from lib_vram.estimate.physics import COMPUTED, Physics
 from lib_vram.estimate.result import Estimate
 from lib_vram.message import Message, say
+from lib_vram.plan import ram
 from lib_vram.plan.adjustments import offered
 from lib_vram.plan.host_rungs import RESERVE, finer_reserves
 from lib_vram.plan.levers import LeverName
 from lib_vram.plan.otherwise import what_would_fit
 from lib_vram.plan.preferences import ANYTHING, KEPT, Preferences
-from lib_vram.plan.ram import noted
 from lib_vram.plan.recipe import recipe
 from lib_vram.plan.result import Plan, Step
 from lib_vram.plan.rung import Adjustment, Candidate
@@ -47,6 +49,8 @@ FEW = 8
 PATIENCE = 64
 """So many are tried in order before the steps get longer."""
 
+TO_RAM = ("reserve", "controlnet_low_vram")
+"""Rungs that keep weights in RAM instead of on the card."""
 SMALLER = ("hires_scale", "smaller_size")
 """Steps that give up some of the size that was asked for."""
 
@@ -78,7 +82,7 @@ def make_plan(request: Request, physics: Physics = COMPUTED, preferences: Prefer
     steps = _steps(request, before, choices, physics)
     smaller = any(step.id in SMALLER for step in steps)
     offered_beside = _recipe(request, physics, ladder) if smaller else None
-    return Plan(True, steps, after, noted(estimate(after, physics), after, physics), recipe=offered_beside)
+    return Plan(True, steps, after, ram.noted(estimate(after, physics), after, physics), recipe=offered_beside)
 
 
 def _recipe(request: Request, physics: Physics, ladder: Ladder) -> Message | None:
@@ -118,7 +122,7 @@ def _ruled_out(preferences: Preferences, levers: Sequence[LeverName]) -> Message
 
 def find_choices(request: Request, before: Estimate, physics: Physics, ladder: Ladder | None = None) -> Choices | None:
     """Return the best choices, in ladder order, ``None`` when no combination fits."""
-    rungs = offered(request) if ladder is None else ladder
+    rungs = _within_ram(request, offered(request) if ladder is None else ladder, physics)
     choices = Search(request, before, physics, rungs).best()
     if choices is None or is_sure(apply_choices(request, choices), physics):
         return choices
@@ -262,6 +266,29 @@ class Search:
             return most_bytes
         wide = sizes[min(least + RESERVE_MARGIN_STEPS, len(sizes) - 1)]
         return wide if accepts(wide) else sizes[least]
+
+
+def _within_ram(request: Request, ladder: Ladder, physics: Physics) -> Ladder:
+    """Return ``ladder`` without what moves so much to RAM that a machine swaps to disk which does not already."""
+    if request.system.ram_total_bytes is None or _swaps_to_disk(request, physics):
+        return ladder
+    return tuple(_rung_within_ram(request, rung, physics) if rung.id in TO_RAM else rung for rung in ladder)
+
+
+def _rung_within_ram(request: Request, rung: Adjustment, physics: Physics) -> Adjustment:
+    candidates = rung.candidates(request)
+    if not candidates or not _swaps_to_disk(rung.apply(request, candidates[-1]), physics):
+        return rung
+    most = first_true(candidates, lambda candidate: _swaps_to_disk(rung.apply(request, candidate), physics))
+    allowed = frozenset(candidates[:most])
+    return replace(rung, candidates=lambda asked: tuple(item for item in rung.candidates(asked) if item in allowed))
+
+
+def _swaps_to_disk(request: Request, physics: Physics) -> bool:
+    """Return whether what stays in RAM while pictures are made is more than this machine has for it."""
+    room_bytes = ram.room_bytes(request)
+    need = ram.ram_need(request, physics) if room_bytes is not None else None
+    return need is not None and room_bytes is not None and need.running_bytes > room_bytes
 
 
 def _is_reserve(rung: Adjustment) -> bool:

@@ -26,7 +26,7 @@ from lib_vram.plan.search import (
     is_acceptable,
     make_plan,
 )
-from lib_vram.request import Request
+from lib_vram.request import ForgeSettings, Request
 from lib_vram.units import GIB
 from tests.estimate.stand_in import a_request, memory, physics, trace
 
@@ -297,3 +297,17 @@ def test_the_same_plan_reads_in_all_languages():
     texts = {language: plan.to_dict(language)["steps"][0]["text"] for language in ("en", "pt", "es")}
     assert len(set(texts.values())) == 3
     assert "1024" in texts["pt"]
+
+
+@pytest.mark.parametrize(
+    ("ram_gib", "steps"), [(None, ["reserve"]), (32, ["reserve"]), (8, ["smaller_size"]), (6, ["reserve"])]
+)
+def test_a_plan_does_not_make_a_machine_swap_to_disk_that_did_not(ram_gib, steps):
+    """With 8 GiB of RAM there is no room for a UNet that is swapped; with 6 there is none for what is asked for."""
+    request = a_request(
+        host="forge", model={"family": "sdxl"}, width=3072, height=3072, batch_cond_uncond=False,
+        device={"total_bytes": 5 * GIB}, system={"ram_total_bytes": ram_gib and ram_gib * GIB},
+    ).replace(forge=ForgeSettings(never_oom_vae=True))  # fmt: skip
+    ladder = tuple(rung for rung in LADDER if rung.id in ("reserve", "smaller_size"))
+    choices = find_choices(request, estimate(request, physics), physics, ladder)
+    assert [rung.id for rung, _ in choices] == steps
