@@ -11,7 +11,7 @@ from lib_vram.estimate.result import Estimate, PhaseEstimate
 from lib_vram.guard.undone import Undone
 from lib_vram.host.base import FieldWrite, Settings
 from lib_vram.machine.card import Card
-from lib_vram.message import Message
+from lib_vram.message import Message, say
 from lib_vram.plan.result import Plan, Step
 from lib_vram.request import Request
 from lib_vram.ui import routes
@@ -52,6 +52,7 @@ class FakeGuard:
     def __init__(self):
         self.host = FakeHost()
         self.undone = Undone()
+        self.live = SimpleNamespace(warnings=lambda: (say("live.spill", spilled_bytes=2 * GIB),))
         self.asked = []
 
     def check_form(self, tab, form):
@@ -222,3 +223,9 @@ def test_behind_the_hosts_login_only_who_is_logged_in_is_answered(locked_app):
     assert client.post("/login", data={"username": "ana", "password": "secret"}).status_code == 200
     assert client.get("/vram-guard/v1/status").status_code == 200
     assert post(client, "check", {"tab": "txt2img", "form": {}}).status_code == 200
+
+
+def test_a_run_that_has_left_the_card_is_said_with_every_check(client):
+    answer = post(client, "check", {"tab": "txt2img", "form": {}}).json()
+    assert answer["live_text"].startswith("2.0 GiB of this generation lie in the computer's RAM")
+    assert "CUDA - Sysmem Fallback Policy" in answer["live_text"]
