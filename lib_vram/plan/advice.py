@@ -40,7 +40,7 @@ from lib_vram.physics.alloc_conf import AllocatorConf
 from lib_vram.plan import ram
 from lib_vram.plan.launch_lines import NOT_ON_WINDOWS, Lines, changed_arguments, changed_conf, lines_for
 from lib_vram.plan.result import COSTS, Cost
-from lib_vram.request import HostName, Request
+from lib_vram.request import Attention, HostName, Request
 from lib_vram.units import MIB
 
 Kind = Literal["precision", "vae", "attention", "stays", "offload", "storage", "allocator", "quicker"]
@@ -85,6 +85,8 @@ class Change:
     add: tuple[str, ...] = ()
     remove: tuple[str, ...] = ()
     conf: str | None = None
+    in_the_way: tuple[str, ...] = ()
+    """Flags that decide the same and would win (A1111 takes Doggettx before SDPA when both are asked for)."""
 
     @property
     def id(self) -> str:
@@ -233,7 +235,7 @@ class _Start:
         """Return ``changes`` with their effect and their lines."""
         request = changes[-1].request
         add = [flag for change in changes for flag in change.add]
-        remove = [flag for change in changes for flag in change.remove]
+        remove = [flag for change in changes for flag in (*change.remove, *change.in_the_way)]
         conf = next((change.conf for change in changes if change.conf is not None), None)
         lines = lines_for(
             changed_arguments(self.arguments, add, remove), conf, variable=self.variable, flags=bool(add or remove)
@@ -303,12 +305,12 @@ def _half_vae(request: Request) -> Iterator[Change]:
 def _attention(request: Request) -> Iterator[Change]:
     flags = _present(request, ATTENTION_FLAGS.get(request.host, ()))
     if request.host == "a1111":
-        if request.attention in SCORE_MATRICES:
-            changed = _restarted(request, ("--opt-sdp-attention",), flags).replace(attention="sdpa")
-            yield Change("attention", "nothing", changed, ("--opt-sdp-attention",), flags)
-        if request.attention != "xformers":
-            changed = _restarted(request, ("--xformers",), flags).replace(attention="xformers")
-            yield Change("attention", "nothing", changed, ("--xformers",), flags)
+        wanted: tuple[tuple[str, Attention], ...] = (("--opt-sdp-attention", "sdpa"), ("--xformers", "xformers"))
+        if request.attention not in SCORE_MATRICES:
+            wanted = wanted[1:] if request.attention == "sdpa" else ()
+        for flag, attention in wanted:
+            changed = _restarted(request, (flag,), flags).replace(attention=attention)
+            yield Change("attention", "nothing", changed, (flag,), flags, in_the_way=ATTENTION_FLAGS["a1111"])
     elif flags and request.attention in SCORE_MATRICES:
         yield Change("attention", "nothing", _restarted(request, (), flags).replace(attention="sdpa"), (), flags)
 

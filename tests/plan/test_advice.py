@@ -66,6 +66,12 @@ def test_half_precision_is_advised_where_a_flag_forbids_it_and_all_other_flags_s
     assert (first.before.verdict, first.after.verdict) == ("wont_fit", "fits")
 
 
+def test_an_older_choice_of_attention_does_not_stand_in_the_way_of_a_new_one():
+    request = a_request(width=2048, height=2048, attention="math", device={"total_bytes": 8 * GIB})
+    sdp = next(item for item in advise(request, ["--opt-split-attention", "--api"]) if "sdp" in item.name)
+    assert sdp.lines.sh == ('export COMMANDLINE_ARGS="--api --opt-sdp-attention"',)
+
+
 def test_two_changes_are_tried_where_one_is_not_enough():
     request = sdxl(
         host_args=["--no-half"], vae={"dtype": "fp32"}, model={"family": "sdxl", "weights_dtype": "fp32"},

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from lib_vram.estimate.estimator import estimate
 from lib_vram.estimate.weights import weights_of
 from lib_vram.plan import ram
 from lib_vram.plan.ram import HOST_BYTES, SYSTEM_BYTES, need_bytes, noted, ram_need, ram_note
+from lib_vram.plan.search import make_plan
 from lib_vram.units import GIB
 from tests.estimate.stand_in import a_request, physics
 
@@ -95,3 +98,12 @@ def test_the_note_comes_first_and_once():
     assert noted(result, request, physics) == result
     roomy = a_request(**SDXL)
     assert noted(estimate(roomy, physics), roomy, physics) == estimate(roomy, physics)
+
+
+def test_a_plan_for_a_machine_that_would_swap_is_marked():
+    small = a_request(host="forge", model={"family": "flux1"}, device={"total_bytes": 4 * GIB}, width=1536, height=1536)
+    small = small.replace(system=replace(small.system, ram_total_bytes=16 * GIB))
+    plan = make_plan(small)
+    assert plan.fits
+    assert plan.steps
+    assert plan.estimate.notes[0].key == "advice.ram_running"
