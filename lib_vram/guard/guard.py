@@ -92,7 +92,17 @@ class Guard:
 
     def _plan(self, request: Request, result: Estimate) -> Plan:
         preferences = self.preferences()
-        return self.learned.plan(request, result, lambda asked: make_plan(asked, preferences))
+        plan = self.learned.plan(request, result, lambda asked: make_plan(asked, preferences))
+        return dataclasses.replace(plan, takes=self._takes(request, plan.request)) if plan.fits else plan
+
+    def _takes(self, request: Request, changed: Request) -> Message | None:
+        """Return how long ``changed`` takes here, against ``request`` where that ran too; nothing is guessed."""
+        before, after = self.learned.seconds(request), self.learned.seconds(changed)
+        if after is None:
+            return None
+        if before is not None and after.seconds - before.seconds >= 1:
+            return say("plan.takes_longer", seconds=round(after.seconds - before.seconds))
+        return say("plan.takes", seconds=max(1, round(after.seconds)))
 
     def preferences(self) -> Preferences:
         """Return what a plan that nobody asked for by name must leave alone: by the settings, and as often undone."""

@@ -65,5 +65,6 @@ def figures(estimate: Estimate) -> tuple[str, str]:
 
 
 def steps_text(plan: Plan, language: str) -> str:
-    """Return the plan's steps as one sentence part."""
-    return "; ".join(render(step.text, language) for step in plan.steps)
+    """Return the plan's steps, and how long it takes where that is known, as one sentence part."""
+    said = [*(step.text for step in plan.steps), *((plan.takes,) if plan.takes else ())]
+    return "; ".join(render(item, language) for item in said)

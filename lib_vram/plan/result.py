@@ -50,9 +50,11 @@ class Plan:
     when_not: Message | None = None
     recipe: Message | None = None
     """How to come by the asked size in several runs, where the plan gives it up or there is none."""
+    takes: Message | None = None
+    """How long it takes on this machine, where that is known from earlier runs."""
 
     def to_dict(self, language: str = "en") -> dict[str, Any]:
-        """Return the contract's JSON form; ``recipe`` is in it where there is one."""
+        """Return the contract's JSON form; ``recipe`` and ``takes`` are in it where they are known."""
         data = {
             "fits": self.fits,
             "steps": [step.to_dict(language) for step in self.steps],
@@ -60,4 +62,5 @@ class Plan:
             "estimate": self.estimate.to_dict(language),
             "when_not": render(self.when_not, language) if self.when_not else "",
         }
-        return data | {"recipe": render(self.recipe, language)} if self.recipe else data
+        more = {"recipe": self.recipe, "takes": self.takes}
+        return data | {name: render(said, language) for name, said in more.items() if said}

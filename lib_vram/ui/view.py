@@ -138,6 +138,7 @@ def _proposal(plan: Plan, words: Words) -> Html:
         tag("p", words("ask_changes"), class_="vg-ask-changes"),
         tag("ul", *items, class_="vg-steps"),
         tag("p", after, class_="vg-ask-after") if after else Html(""),
+        tag("p", render(plan.takes, words.language), class_="vg-soft") if plan.takes else Html(""),
         _recipe(plan, words),
     )
 
