@@ -19,6 +19,7 @@ from lib_vram.estimate.result import Estimate, PhaseEstimate, PhaseName, phase_n
 from lib_vram.guard import infotext
 from lib_vram.message import Message, render, say
 from lib_vram.plan.adjustments import LADDER, Adjustment
+from lib_vram.plan.preferences import Preferences
 from lib_vram.plan.search import make_plan
 from lib_vram.request import Request
 from lib_vram.units import MIB
@@ -56,6 +57,14 @@ class Lesson:
         held = self.numbers.process_bytes if self.numbers.process_bytes is not None else self.numbers.reserved_bytes
         free = self.numbers.free_bytes
         return None if held is None or free is None else held + free
+
+
+MIDWAY = Preferences(
+    undone=frozenset(
+        ("free_idle_models", "live_preview", "attention", "controlnet_low_vram", "upscaler_tile", "fp8_storage")
+    )
+)
+"""What cannot be done differently in the middle of a run is no part of its plan."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +120,7 @@ def next_rung(request: Request | None, lesson: Lesson, tried: int, *, may_split:
 
 
 def _planned(request: Request, before: Estimate, lesson: Lesson, tried: int) -> Request | None:
-    plan = make_plan(_taught(request, before, lesson, tried))
+    plan = make_plan(_taught(request, before, lesson, tried), preferences=MIDWAY)
     return plan.request if plan.fits else None
 
 
