@@ -18,7 +18,7 @@ from lib_vram.guard.fail_open import fail_open
 from lib_vram.guard.guard import Guard
 from lib_vram.guard.undone import FILE, Undone
 from lib_vram.host import detect
-from lib_vram.host.rescue_keys import RESCUE_KEY
+from lib_vram.host.rescue_keys import KEEP_LATENTS_KEY, RESCUE_KEY
 from lib_vram.host.webui import KEEP_KEY, MODE_KEY, MODES, REFUSE_KEY
 from lib_vram.message import sentence
 from lib_vram.plan.preferences import KEPT
@@ -66,9 +66,13 @@ def _register_with(script_callbacks: Any) -> None:
 @lru_cache(maxsize=1)
 def _rescuer(active: Guard) -> Any:
     """Return what rescues the runs of this host."""
+    from lib_vram.guard.kept_latents import kept_latents
     from lib_vram.host.rescue import Rescuer
+    from lib_vram.host.rescue_latents import Keeper
 
-    return Rescuer(active.host, active.session.rescued)
+    made = Rescuer(active.host, active.session.rescued)
+    made.keeper = Keeper(made, kept_latents(), lambda: getattr(active.session.before, "phase", None) == "vae_decode")
+    return made
 
 
 @fail_open(instead=lambda *_: None)
@@ -141,7 +145,15 @@ def _on_ui_settings() -> None:
     shared.opts.add_option(
         REFUSE_KEY, shared.OptionInfo(False, sentence("guard.setting_refuse_api", language), section=SECTION)
     )
-    shared.opts.add_option(RESCUE_KEY, shared.OptionInfo(True, sentence("rescue.setting", language), section=SECTION))
+    between = [(sentence(f"live.between_{name}", language), name) for name in CHOICES]
+    shared.opts.add_option(
+        FREE_BETWEEN_KEY,
+        shared.OptionInfo(
+            [], sentence("live.setting_between", language), gr.CheckboxGroup, {"choices": between}, section=SECTION
+        ),
+    )
+    for key, name in ((RESCUE_KEY, "rescue.setting"), (KEEP_LATENTS_KEY, "rescue.setting_keep")):
+        shared.opts.add_option(key, shared.OptionInfo(True, sentence(name, language), section=SECTION))
 
 
 def _on_ui_tabs() -> list[tuple[Any, str, str]]:
@@ -156,8 +168,17 @@ def _on_app_started(demo: Any, app: Any) -> None:
     active = guard()
     if active is not None:
         active.open_journal()
+        _clean_up()
         active.learned.open()
     routes.add_routes(app, active)
+
+
+@fail_open(instead=lambda *_: None)
+def _clean_up() -> None:
+    """Delete latents on disk that are too old or too many."""
+    from lib_vram.guard.kept_latents import kept_latents
+
+    kept_latents().clean_up()
 
 
 @lru_cache(maxsize=1)

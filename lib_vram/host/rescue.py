@@ -46,7 +46,7 @@ _FUNCTIONS: tuple[tuple[str, str, PhaseName], ...] = (
 """Functions of the hosts' modules that can be repeated as they are."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Work:
     """A run that is going on, and what its rescues have changed so far."""
 
@@ -73,6 +73,10 @@ class Rescuer:
     def __init__(self, host: Any, told: Callable[[PhaseName, str], object] = lambda phase, line: None) -> None:
         self.host = host
         self.told = told
+        self.keeper: Any = None
+        """Keeps latents on disk over risky decodes; ``None`` for nobody."""
+        self.ran_out_in: set[PhaseName] = set()
+        """Phases in which this session's runs were rescued."""
         self._patches = Patches()
         self._alive = [False]
         self._local = threading.local()
@@ -103,6 +107,8 @@ class Rescuer:
         for name, function, phase in _FUNCTIONS:
             self._wrap(sys.modules.get(name), function, lambda step, phase=phase: self._again(step, phase))
         rescue_decode.wrap(self, self._wrap)
+        if self.keeper is not None:
+            self.keeper.wrap(self._wrap)
 
     def stop(self) -> None:
         """Take everything away; what another extension has laid itself over passes through from now on."""
@@ -119,10 +125,13 @@ class Rescuer:
 
     def current(self) -> Work | None:
         """Return the innermost run at work on this thread, ``None`` outside of runs and when the user wants none."""
+        work = self.at_work()
+        return work if work is not None and self._is_on() else None
+
+    def at_work(self) -> Work | None:
+        """Return the innermost run at work on this thread, whatever the user wants."""
         works: list[Work] = getattr(self._local, "works", [])
-        if not works or not self._is_on():
-            return None
-        return works[-1]
+        return works[-1] if works else None
 
     @fail_open(instead=lambda *_: False)
     def _is_on(self) -> bool:
@@ -134,12 +143,17 @@ class Rescuer:
             works = vars(self._local).setdefault("works", [])
             work = Work(p)
             works.append(work)
-            self._watch_controlnet(work)
+            well = False
             try:
-                return original(p)
+                self._watch_controlnet(work)
+                pictures = original(p)
+                well = True
+                return pictures
             finally:
                 works.remove(work)
                 work.patches.undo()
+                if self.keeper is not None:
+                    self.keeper.ended(work, well=well)
 
         return process_images_inner
 
@@ -203,6 +217,7 @@ class Rescuer:
 
     def saved(self, work: Work, phase: PhaseName, line: str, steps: tuple[Message, ...]) -> None:
         """Tell that the run was rescued: in the log, under the pictures and in the infotext."""
+        self.ran_out_in.add(phase)
         thinking.record(work.p.extra_generation_params, phase, line)
         text = thinking.rescued_text(phase, steps, self.language())
         logger.warning("%s", text)

@@ -2,3 +2,5 @@
 
 RESCUE_KEY = "vram_guard_rescue"
 """On where it is not set."""
+KEEP_LATENTS_KEY = "vram_guard_keep_latents"
+"""On where it is not set."""

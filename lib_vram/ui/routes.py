@@ -72,6 +72,10 @@ def add_routes(app: Any, guard: GuardLike) -> None:
     for name in ("history", "history-export", "history-row", "history-erase"):
         work = partial(_of_history, name, guard, turn)
         app.add_route(f"{PREFIX}/{name}", _post(app, work, CHANGE_LIMIT_BYTES), methods=["POST"])
+    for name in ("recover", "recover-delete"):
+        app.add_route(
+            f"{PREFIX}/{name}", _post(app, partial(_recover, name, guard, turn), CHANGE_LIMIT_BYTES), methods=["POST"]
+        )
     gets: dict[str, Work] = {
         "live": lambda query: _live(guard, query),
         "status": lambda query: _status(guard),
@@ -162,6 +166,12 @@ def _live(guard: GuardLike, query: dict[str, Any]) -> dict[str, Any]:
     from lib_vram.ui import answers_live
 
     return answers_live.now(guard, query)
+
+
+def _recover(name: str, guard: GuardLike, turn: access.Turn, body: dict[str, Any]) -> dict[str, Any]:
+    from lib_vram.ui import answers_recover
+
+    return {"recover": answers_recover.recover, "recover-delete": answers_recover.delete}[name](guard, turn, body)
 
 
 def _status(guard: GuardLike) -> dict[str, Any]:

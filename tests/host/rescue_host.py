@@ -55,6 +55,22 @@ class Latent:
         self.made_of, self.shape = made_of, (1, 4, side, side)
 
 
+class Batch(list):
+    """The latents of a batch, as one tensor has them."""
+
+    @property
+    def shape(self):
+        return (len(self), *self[0].shape[1:])
+
+
+def decode_latent_batch(model, batch, target_device=None, check_for_nans=False):
+    return [model.decode(latent) for latent in batch]
+
+
+def create_infotext(p, prompts, seeds, subseeds, index=None, all_negative_prompts=None):
+    return f"{prompts[index]}\nNegative prompt: {all_negative_prompts[index]}\nSteps: 1, Seed: {seeds[index]}"
+
+
 @dataclass
 class Processing:
     host: Any
@@ -65,6 +81,7 @@ class Processing:
     disable_extra_networks: bool = False
     scripts: Any = None
     script_args: tuple = ()
+    sd_model_name: str = "model"
     side: int = 64
     sd_model: Any = None
     extra_generation_params: dict = field(default_factory=dict)
@@ -144,8 +161,10 @@ def process_images_inner(p):
             conditioning=p.c, unconditional_conditioning=p.uc, seeds=p.seeds, subseeds=p.subseeds,
             subseed_strength=0.0, prompts=p.prompts,
         )  # fmt: skip
-        for sample in samples:
-            pictures.append(host.decode(Latent(sample, p.side)))
+        decode = sys.modules["modules.processing"].decode_latent_batch
+        latents = Batch(Latent(sample, p.side) for sample in samples)
+        for sample, picture in zip(samples, decode(host, latents), strict=True):
+            pictures.append(picture)
             host.saved.append((sample, p.extra_generation_params.get("VRAM Guard", "")))
     return pictures
 
@@ -227,6 +246,7 @@ class Host:
             "modules.processing": {
                 "process_images_inner": process_images_inner, "StableDiffusionProcessing": Processing,
                 "StableDiffusionProcessingTxt2Img": Txt2Img, "StableDiffusionProcessingImg2Img": Img2Img,
+                "decode_latent_batch": decode_latent_batch, "create_infotext": create_infotext,
             },
             "modules.shared": {
                 "sd_model": model, "state": self.state, "opts": SimpleNamespace(data={"batch_cond_uncond": True}),
