@@ -141,6 +141,19 @@ def test_a1111_takes_more_than_forge_because_it_normalises_in_fp32() -> None:
     assert 1.08 < a1111.floor_bytes / forge.floor_bytes < 1.15
 
 
+@pytest.mark.parametrize(
+    ("width", "height", "floor", "minimum", "reserved"),
+    [(512, 512, 130.3, 150, 258), (512, 768, 195.3, 244, 306), (1024, 1024, 520.5, 644, 648)],
+)
+def test_a1111s_own_form_of_sd15s_transformer_blocks_gives_the_same(
+    width: int, height: int, floor: float, minimum: int, reserved: int
+) -> None:
+    """``ldm``'s UNet with A1111's ``spatial_transformer_forward``, which copies less, traced under its autocast."""
+    memory = component_memory(Component("sd15", "denoise", width, height, host="a1111"))
+    assert memory.floor_bytes / MIB == pytest.approx(floor, abs=0.1)
+    assert (memory.minimum_bytes / MIB, memory.comfortable_bytes / MIB) == (minimum, reserved)
+
+
 def test_cond_and_uncond_apart_is_half_the_batch() -> None:
     together = Component("sdxl", "denoise", 1024, 1024, batch=1)
     assert (
