@@ -13,6 +13,8 @@ from lib_vram.request import Request
 
 LIMIT_BYTES = 1024**2
 """A request has some 2 KB; this leaves room for hundreds of LoRAs and no room for mischief."""
+MOST_REQUESTS = 32
+"""In a list; more would take minutes."""
 LONGEST_NUMBER = 40
 """Digits; the largest number that any field takes has 16."""
 _TAKES = "a JSON file with a request, or - for standard input"
@@ -27,6 +29,22 @@ def read_request(path: str | None) -> Request:
     if path is None:
         raise BadInput("REQUEST", got=None, takes=_TAKES)
     return Request.from_dict(parse_json(_read(path)))
+
+
+def read_requests(path: str | None) -> tuple[Request, ...]:
+    """Return the requests in a list of them, or the one that stands alone; where they are read as :func:`read_request`.
+
+    Raises:
+        BadInput: nothing can be read there, one of them is not a request, or there are none, or too many.
+    """
+    if path is None:
+        raise BadInput("REQUEST", got=None, takes=_TAKES)
+    data = parse_json(_read(path))
+    if not isinstance(data, list):
+        return (Request.from_dict(data),)
+    if not 1 <= len(data) <= MOST_REQUESTS:
+        raise BadInput("REQUEST", got=f"{len(data)} requests", takes=f"a list of 1 to {MOST_REQUESTS}")
+    return tuple(Request.from_dict(item) for item in data)
 
 
 def _read(path: str) -> bytes:

@@ -1,4 +1,4 @@
-"""``simulate``: the generation run on the virtual card."""
+"""``simulate``: the generation, or several in one process, run on the virtual card."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import argparse
 from typing import TYPE_CHECKING
 
 from lib_vram.commands import estimate
-from lib_vram.commands.reading import read_request
+from lib_vram.commands.reading import read_requests
 from lib_vram.commands.reply import Reply
 from lib_vram.estimate.result import phase_name
-from lib_vram.message import render, say
+from lib_vram.message import render, say, sentence
 
 if TYPE_CHECKING:
+    from lib_vram.estimate.life import Life
     from lib_vram.estimate.simulate import Simulation
 
 NAME = "simulate"
@@ -19,18 +20,29 @@ add_options = estimate.add_options
 
 
 def run(arguments: argparse.Namespace) -> Reply:
-    """Run the request's event trace.
+    """Run the request's event trace; a list of requests one after the other, as one process would.
 
     Raises:
-        BadInput: the request is not usable; ``NotReady`` when something of it cannot be computed yet.
+        BadInput: a request is not usable; ``NotReady`` when something of it cannot be computed yet.
     """
-    request = read_request(arguments.request)
+    requests = read_requests(arguments.request)
     from lib_vram.estimate.estimator import estimate as estimate_of
+    from lib_vram.estimate.life import simulate_life
     from lib_vram.estimate.simulate import simulate
 
-    estimate.refuse_unready(request, estimate_of(request))
-    result = simulate(request)
-    return Reply(result.to_dict(), text_of(result, arguments.language))
+    for request in requests:
+        estimate.refuse_unready(request, estimate_of(request))
+    if len(requests) == 1:
+        result = simulate(requests[0])
+        return Reply(result.to_dict(), text_of(result, arguments.language))
+    life = simulate_life(requests)
+    return Reply(life.to_dict(), text_of_life(life, arguments.language))
+
+
+def text_of_life(life: Life, language: str = "en") -> str:
+    """Return how each of several generations ended, and whether the last one failed because of the others."""
+    lines = [f"{place}. {text_of(run, language)}" for place, run in enumerate(life.runs, 1)]
+    return "\n".join([*lines, sentence("estimate.in_pieces", language)] if life.in_pieces else lines)
 
 
 def text_of(result: Simulation, language: str = "en") -> str:

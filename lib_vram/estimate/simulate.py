@@ -100,13 +100,18 @@ def simulate_steps(request: Request, physics: Physics = COMPUTED, trace: Trace =
         PhaseOutOfMemory: a phase does not fit.
         NotReady: something in ``request`` cannot be computed yet.
     """
-    measured = _known(request, physics)
+    measured = known_work(request, physics)
     allocator = CachingAllocator(available_bytes(request) - CONTEXT_BYTES, AllocatorConf.parse(conf_of(request)))
     for name, items in groupby(measured, key=lambda item: item.placed.work.phase):
         yield _run_phase(request, allocator, name, tuple(items), trace)
 
 
-def _known(request: Request, physics: Physics) -> tuple[Measured, ...]:
+def known_work(request: Request, physics: Physics = COMPUTED) -> tuple[Measured, ...]:
+    """Return every piece of work of ``request`` with its memory.
+
+    Raises:
+        NotReady: something in ``request`` cannot be computed yet.
+    """
     measured, unknown = measure(request, physics)
     if unknown and estimate(request, physics).verdict == "unknown":
         raise NotReady("request", got=request.model.family, takes=str(unknown[0]))

@@ -248,6 +248,24 @@ def test_binary_rubbish_on_standard_input_is_no_traceback() -> None:
     assert done.stderr.count(b"\n") == 1
 
 
+def test_a_list_of_requests_is_simulated_in_one_process() -> None:
+    request = {"model": {"family": "sd15"}, "width": 512, "height": 512, "device": {"total_bytes": 4 * 1024**3}}
+    large = {**request, "width": 2048, "height": 2048}
+    told = json.loads(
+        python("-m", "lib_vram", "simulate", "-", "--json", input=json.dumps([large, request]).encode()).stdout
+    )
+    assert [run["outcome"] for run in told["runs"]] == ["out_of_memory", "completed"]
+    assert (told["outcome"], told["fits_alone"], told["in_pieces"]) == ("completed", True, False)
+    text = python("-m", "lib_vram", "simulate", "-", input=json.dumps([large, request]).encode()).stdout.decode()
+    assert [line[:3] for line in text.splitlines() if line[:1].isdigit()] == ["1. ", "2. "]
+
+
+@pytest.mark.parametrize("rubbish", [b"[]", b"[{}]", b"[1]", b"[" + b"{}," * 32 + b"{}]"])
+def test_a_list_that_is_not_one_of_requests_is_refused(rubbish: bytes) -> None:
+    done = python("-m", "lib_vram", "simulate", "-", input=rubbish)
+    assert (done.returncode, done.stderr.count(b"\n")) == (2, 1)
+
+
 @pytest.mark.skipif(os.name == "nt", reason="pipes break otherwise on Windows")
 def test_a_reader_that_has_seen_enough_is_no_fault() -> None:
     reading, writing = os.pipe()
