@@ -59,10 +59,18 @@
             if (html === undefined) {
                 if (body.error && !found.dataset.shown) found.textContent = body.error;
             } else if (found.dataset.shown !== html) {
+                const first = !found.dataset.shown;
                 found.dataset.shown = html;
                 found.innerHTML = html;
+                if (name === "fits" && !first) tell(found);
             }
         }
+    }
+
+    // A screen reader hears the answers when they change, not the tables.
+    function tell(found) {
+        const answers = Array.from(found.querySelectorAll("[data-said] :is(dt, dd), p[data-said]"), item => item.textContent);
+        place("fits-said").textContent = answers.join("; ");
     }
 
     async function copyLines(event) {

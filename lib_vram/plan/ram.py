@@ -64,8 +64,12 @@ def room_bytes(request: Request) -> int | None:
 
 def ram_need(request: Request, physics: Physics = COMPUTED) -> RamNeed | None:
     """Return what ``request`` needs of the computer's RAM, ``None`` for a family whose weights are not known."""
-    loaded = weights_of(request.replace(model=replace(request.model, storage_dtype=None)))
-    kept = weights_of(request)
+    encoders = tuple(
+        replace(encoder, device="gpu") for encoder in request.text_encoders
+    )  # all count, wherever they work
+    whole = request.replace(text_encoders=encoders)
+    loaded = weights_of(whole.replace(model=replace(request.model, storage_dtype=None)))
+    kept = weights_of(whole)
     if loaded is None or kept is None:
         return None
     file_bytes = _all_bytes(loaded) if (request.model.checkpoint or "").lower().endswith(PICKLED) else 0

@@ -36,6 +36,8 @@ def test_it_is_about_the_fields_as_they_are(opened):
     lab.set("batch_size", 3)
     lab.show_tab("VRAM Guard")
     lab.page.locator(SECTION, has_text="832×1216, batch size 3").wait_for()
+    said = lab.page.locator(f"{SECTION} [role=status]")
+    assert "Largest batch at this size; " in said.text_content()
     now = lab.page.locator(f"{SECTION} tr.vg-now").first
     assert now.locator("th").inner_text().split()[0] == "832×1216"
     assert "Batch size 3" in lab.page.locator(f"{SECTION} thead").first.inner_text().replace("batch", "Batch")

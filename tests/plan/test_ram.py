@@ -55,6 +55,14 @@ def test_forge_keeps_the_part_of_the_model_that_is_swapped():
     assert 0.9 * unet < running <= unet
 
 
+def test_a_text_encoder_that_works_on_the_cpu_is_in_ram_all_the_same():
+    flux = {"host": "neo", "model": {"family": "flux1", "weights_dtype": "fp8"}, "device": {"total_bytes": 24 * GIB}}
+    on_cpu = a_request(**flux, text_encoders=[{"name": "t5_xxl", "device": "cpu"}])
+    assert ram_need(on_cpu).loading_bytes == ram_need(a_request(**flux)).loading_bytes
+    in_fp8 = a_request(**flux, text_encoders=[{"name": "t5_xxl", "dtype": "fp8"}])
+    assert ram_need(in_fp8).running_bytes < ram_need(a_request(**flux)).running_bytes - 4 * GIB
+
+
 def test_a_lora_keeps_the_weights_that_it_changed():
     plain, with_lora = a_request(**SDXL), a_request(**SDXL, loras=[{"bytes": 200_000_000}])
     more = ram_need(with_lora, physics).running_bytes - ram_need(plain, physics).running_bytes

@@ -138,7 +138,7 @@ def test_fields_that_make_no_request_are_answered_with_the_reason(client):
     answer = ask(client, {"width": "wide", "height": "<img src=x>"}).json()
     assert not answer["known"]
     assert "<img" not in answer["fits_html"]
-    assert answer["fits_html"].startswith('<p class="vg-soft" role="status">')
+    assert answer["fits_html"].startswith('<p class="vg-soft" data-said>')
 
 
 @pytest.mark.parametrize(

@@ -29,11 +29,11 @@ def html(guard: GuardLike, language: str) -> Html:
 def advice_html(request: Request, advice: Sequence[Advice], verdict: str, language: str, *, windows: bool) -> Html:
     """Return the inside: one block for each advice, the most useful first; or that none is needed or none helps."""
     if not advice:
-        return tag("p", sentence(f"advice.none_{_none(verdict)}", language), class_="vg-soft", role="status")
+        return tag("p", sentence(f"advice.none_{_none(verdict)}", language), class_="vg-soft")
     intro = "advice.intro_quicker" if verdict == "fits" else "advice.intro"
     blocks = (_block(item, place, language, windows=windows) for place, item in enumerate(advice))
     return join(
-        tag("p", sentence(intro, language), role="status"),
+        tag("p", sentence(intro, language)),
         tag("ol", *blocks, class_="vg-advice"),
         tag("p", render(say("advice.where", host=_folder(request)), language), class_="vg-soft"),
     )

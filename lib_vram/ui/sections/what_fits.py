@@ -37,7 +37,8 @@ class Fits:
 def html(guard: GuardLike, language: str) -> Html:
     """Return the frame with what stands in it until the page has asked."""
     waiting = tag("p", sentence("advice.waiting", language), class_="vg-soft")
-    return tag("div", waiting, data_fits=True)
+    said = tag("p", class_="vg-hidden", role="status", data_fits_said=True)
+    return join(said, tag("div", waiting, data_fits=True))
 
 
 def fits_html(found: Fits, tab: str, language: str) -> Html:
@@ -45,8 +46,8 @@ def fits_html(found: Fits, tab: str, language: str) -> Html:
     words = _Advice(language)
     with_figures = not of_forge_line(found.request)
     parts = [
-        tag("p", _about(found.request, tab, words), class_="vg-summary", role="status"),
-        facts(_answers(found, words)),
+        tag("p", _about(found.request, tab, words), class_="vg-summary"),
+        tag("div", facts(_answers(found, words)), data_said=True),
         _sizes(found.sizes, words, with_figures=with_figures),
         tag("p", _legend(found, words, with_figures=with_figures), class_="vg-soft"),
         _cards(found, words),
@@ -58,7 +59,7 @@ def fits_html(found: Fits, tab: str, language: str) -> Html:
 
 def unknown_html(text: str) -> Html:
     """Return the reason why nothing can be said."""
-    return tag("p", text, class_="vg-soft", role="status")
+    return tag("p", text, class_="vg-soft", data_said=True)
 
 
 class _Advice:
