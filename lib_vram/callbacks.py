@@ -14,12 +14,13 @@ from typing import Any
 
 from lib_vram.errors import HostFault
 from lib_vram.guard.argument import TITLE
+from lib_vram.guard.between import CHOICES
 from lib_vram.guard.fail_open import fail_open
 from lib_vram.guard.guard import Guard
 from lib_vram.guard.undone import FILE, Undone
 from lib_vram.host import detect
 from lib_vram.host.rescue_keys import KEEP_LATENTS_KEY, RESCUE_KEY
-from lib_vram.host.webui import KEEP_KEY, MODE_KEY, MODES, REFUSE_KEY
+from lib_vram.host.webui import FREE_BETWEEN_KEY, KEEP_KEY, MODE_KEY, MODES, REFUSE_KEY
 from lib_vram.message import sentence
 from lib_vram.plan.preferences import KEPT
 

@@ -11,6 +11,7 @@ from lib_vram.errors import BadInput
 from lib_vram.estimate.result import Estimate
 from lib_vram.guard import infotext
 from lib_vram.guard.argument import RunArgument
+from lib_vram.guard.between import Between
 from lib_vram.guard.check import Check
 from lib_vram.guard.fail_open import fail_open
 from lib_vram.guard.learned import Learned
@@ -71,6 +72,7 @@ class Guard:
         self.session = Session(WebuiErrors())
         self._loads = LoadWatch(self)
         self.live = Watch(host)
+        self.between = Between(host)
         self._pieces: InPieces | None = None
         self.learned = Learned(host, estimate)
         self.session.hears = self._hear
@@ -113,6 +115,14 @@ class Guard:
         self.live.heard(event, values)
         failure = self.session.last_failure if event == "failed" else None
         self.learned.heard(event, values, failure.text if failure else "")
+        if failure is not None:
+            self.between.failed(failure.text)
+
+    @fail_open(instead=_no_answer)
+    def _make_room(self, request: Request) -> None:
+        """Free memory before the run, where the user has chosen that; never in the middle of another one."""
+        if not self.session.is_inside_another:
+            self.between.before(request)
 
     def _in_pieces(self, result: Estimate, request: Request) -> Estimate:
         """Say first that what fits would fail all the same, where this WebUI's memory is in pieces."""
@@ -218,6 +228,7 @@ class Guard:
             self.host.prepare_run(p, None)
             return
         self.session.started(p, request)
+        self._make_room(request)
         action = _action(argument, settings, is_api=bool(getattr(p, "is_api", False)))
         result = self.estimate(request) if action != "nothing" else None
         if result is None or result.verdict != "wont_fit":

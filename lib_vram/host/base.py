@@ -26,6 +26,8 @@ class Settings:
     language: str = "en"
     keep: tuple[str, ...] = ()
     """What a plan never changes: names of ``lib_vram.plan.preferences.KEPT``."""
+    free_between: tuple[str, ...] = ()
+    """When memory is freed between two generations: names of ``lib_vram.guard.between.CHOICES``."""
 
 
 @dataclass(frozen=True)
@@ -127,6 +129,12 @@ class Host(Protocol):
         Raises:
             Busy: a generation is at work.
         """
+
+    def make_room(self, level: Level) -> None:
+        """Free as :meth:`free` does, from within the run that is about to begin and holds the host's queue."""
+
+    def switches_checkpoint(self, request: Request) -> bool:
+        """Whether ``request`` runs another checkpoint than the one in memory."""
 
     def restart(self, how: How) -> Restarting:
         """Reload the page's server or start the whole process anew; otherwise say how to do it by hand.

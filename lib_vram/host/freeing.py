@@ -94,14 +94,19 @@ def free(level: Level, card: Callable[[], Card | None], unload: Callable[[], Non
     """
     with queue():
         before = memory(card())
-        clear_pinned_frames()
-        gc.collect()
-        if level == "models":
-            unload()
-            gc.collect()
-        empty()
+        make_room(level, unload, empty)
         after = memory(card())
     return Freed(level, before, after, what_stays(level, after))
+
+
+def make_room(level: Level, unload: Callable[[], None], empty: Callable[[], None]) -> None:
+    """Free what ``level`` names. Only for who holds the host's queue."""
+    clear_pinned_frames()
+    gc.collect()
+    if level == "models":
+        unload()
+        gc.collect()
+    empty()
 
 
 @contextmanager

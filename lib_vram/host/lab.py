@@ -242,6 +242,16 @@ class LabHost:
             after = _memory(self._card, *self._left)
         return freeing.Freed(level, before, after, freeing.what_stays(level, after))
 
+    def make_room(self, level: freeing.Level) -> None:
+        """Free the virtual card from within a run."""
+        with self._lock:
+            weights_bytes = 0 if level == "models" else self._left[0]
+            self._left = (weights_bytes, weights_bytes)
+
+    def switches_checkpoint(self, request: Request) -> bool:
+        """Return False: the Lab keeps no checkpoint."""
+        return False
+
     def restart(self, how: freeing.How) -> freeing.Restarting:
         """Let the page load anew; the Lab's own process is restarted by hand. Raises ``Busy`` during a run."""
         with self._lock:

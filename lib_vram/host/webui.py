@@ -29,6 +29,7 @@ from lib_vram.units import MIB
 MODE_KEY = "vram_guard_mode"
 REFUSE_KEY = "vram_guard_refuse_api"
 KEEP_KEY = "vram_guard_keep"
+FREE_BETWEEN_KEY = "vram_guard_free_between"
 MODES: tuple[GuardMode, ...] = ("off", "show", "ask", "fix")
 
 WHAT_IS_ASKED = (
@@ -80,6 +81,7 @@ class WebUI(owners.LookedAt):
             refuse_api=bool(self.option(REFUSE_KEY, False)),
             language=language_of(self.option("localization", None)),
             keep=_names(self.option(KEEP_KEY, ())),
+            free_between=_names(self.option(FREE_BETWEEN_KEY, ())),
         )
 
     def card(self) -> Card | None:
@@ -95,6 +97,15 @@ class WebUI(owners.LookedAt):
     def free(self, level: freeing.Level) -> freeing.Freed:
         """Give memory back in the host's own way. Raises ``Busy`` while a generation is at work."""
         return freeing.free(level, self.card, self.unload_models, self.empty_caches)
+
+    def make_room(self, level: freeing.Level) -> None:
+        """Free as :meth:`free` does, from within the run that is about to begin."""
+        freeing.make_room(level, self.unload_models, self.empty_caches)
+
+    def switches_checkpoint(self, request: Request) -> bool:
+        """Whether ``request`` runs another checkpoint than the one in memory."""
+        path = request.model.checkpoint
+        return path is not None and self.loaded_model() is not None and not self.is_loaded(path)
 
     def unload_models(self) -> None:
         """Take the models off the card such that the next run finds them again."""

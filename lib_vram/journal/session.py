@@ -153,6 +153,12 @@ class Session:
             self.journal.write("done")
 
     @property
+    def is_inside_another(self) -> bool:
+        """Whether the run that began last is inside another one (a detailer's)."""
+        with self._lock:
+            return len(self._open) > 1
+
+    @property
     def last_failure(self) -> Failure | None:
         """The last generation of this session that failed, ``None`` when none did."""
         self.look_for_failure()

@@ -13,6 +13,7 @@ from lib_vram.errors import BadInput
 from lib_vram.live.curve import ENDS, FIXED, START, Curve, Mark, Sample
 from lib_vram.live.picture import Holding, Weights
 from lib_vram.live.spill import Load, SpillWatch, shared_of
+from lib_vram.live.switches import Switches
 from lib_vram.machine import system
 from lib_vram.machine.card import Card
 from lib_vram.machine.programs import Ended, Program, ProgramReader
@@ -78,7 +79,7 @@ class Watch:
         self._spill, self._begins = SpillWatch(), False
         self._warnings: tuple[Message, ...] = ()
         self.reader, self.shares = ProgramReader(), ShareReader()
-        self.curve = Curve()
+        self.curve, self.switches = Curve(), Switches()
 
     def now(self) -> Holding:
         """Return who holds the card, at most :data:`FRESH_SECONDS` old, and keep it in the curve."""
@@ -133,6 +134,8 @@ class Watch:
         if event not in (START, "phase", *ENDS) or not isinstance(name, str):
             return
         self.curve.mark(Mark(self._clock(), name, values.get("request") if event == START else None))
+        if event == START and values.get("request") is not None:
+            self.switches.ran(values["request"].model.checkpoint)
         with self._state_lock:
             self._running = event not in ENDS
             self._begins = self._begins or event == START

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from lib_vram import callbacks
+from lib_vram.guard.between import CHOICES
 from lib_vram.plan.preferences import KEPT
 from tests.fakehost.processing import page_run
 from tests.fakehost.webui import REPOSITORY
@@ -73,14 +74,15 @@ def test_the_settings_are_a_short_section_of_our_own(fake, gradio):
     known = set(fake.opts.data_labels)
     fake.callbacks["ui_settings"][0]()
     labels = {name: item for name, item in fake.opts.data_labels.items() if name not in known}
-    names = ("mode", "keep", "refuse_api", "rescue", "keep_latents")
+    names = ("mode", "keep", "refuse_api", "free_between", "rescue", "keep_latents")
     assert list(labels) == [f"vram_guard_{name}" for name in names]
     assert {item.section for item in labels.values()} == {("vram_guard", "VRAM Guard")}
     assert [value for _, value in labels["vram_guard_mode"].args["choices"]] == ["off", "show", "ask", "fix"]
     assert (fake.opts.vram_guard_mode, fake.opts.vram_guard_refuse_api) == ("ask", False)
     assert fake.opts.vram_guard_rescue is fake.opts.vram_guard_keep_latents is True
     assert [value for _, value in labels["vram_guard_keep"].args["choices"]] == list(KEPT)
-    assert fake.opts.vram_guard_keep == []
+    assert [value for _, value in labels["vram_guard_free_between"].args["choices"]] == list(CHOICES)
+    assert fake.opts.vram_guard_keep == fake.opts.vram_guard_free_between == []
 
 
 @pytest.mark.parametrize("tab", ["txt2img", "img2img"])

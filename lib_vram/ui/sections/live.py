@@ -101,7 +101,7 @@ def answer(guard: GuardLike, watch: Watch, since: float, language: str) -> dict[
         "total_bytes": holding.card.total_bytes if holding.card else None,
         "owners": [_owner(item, holding, watch.is_running, text) for item in owners(holding)],
         "pieces": _pieces(watch, text),
-        "notes": [render(note, language) for note in notes(holding)],
+        "notes": [render(note, language) for note in (*notes(holding), *_suggestions(watch))],
         "warnings": [render(item, language) for item in watch.warnings()],
         "card": _card(holding, language),
         "system": _system(found, holding, text),
@@ -157,6 +157,12 @@ def notes(holding: Holding) -> Iterator[Message]:
         yield say("live.note_driver")
     if holding.torch is None and any(item.card_bytes for item in holding.weights):
         yield say("live.note_models")
+
+
+def _suggestions(watch: Watch) -> Iterator[Message]:
+    suggestion = watch.switches.suggestion()
+    if suggestion is not None:
+        yield suggestion
 
 
 def _owner(owner: Owner, holding: Holding, running: bool, text: _Text) -> dict[str, Any]:
