@@ -126,12 +126,16 @@ OpenLab = Callable[..., LabPage]
 
 @pytest.fixture
 def open_lab(browser: Any, lab_url: str) -> Iterator[OpenLab]:
-    """Return a function that opens the Lab in a fresh browser profile; faults of its scripts fail the test."""
+    """Return a function that opens the Lab in a fresh browser profile; faults of its scripts fail the test.
+
+    What earlier tests have undone is offered again.
+    """
     contexts, faults = [], []
 
     def opened(query: str = "", prepare: Callable[[Any], None] | None = None, **options: Any) -> LabPage:
         context = browser.new_context(**{"viewport": {"width": 1280, "height": 1000}, "locale": "en-US", **options})
         contexts.append(context)
+        context.request.post(f"{lab_url}/vram-guard/v1/undone", data={"offer_again": True})
         page = context.new_page()
         page.set_default_timeout(10_000)
         if prepare:
