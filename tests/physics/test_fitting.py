@@ -7,7 +7,7 @@ from fractions import Fraction
 import pytest
 
 from lib_vram.physics.fitting import DoesNotFit, check_events, compress, fit
-from lib_vram.physics.profile import ALLOC, FOLDER, FREE, LOOP, REPEAT, SCRATCH, SYMBOLS
+from lib_vram.physics.profile import ALLOC, FOLDER, FREE, LOOP, REPEAT, SCRATCH, SYMBOLS, Profile
 from lib_vram.physics.program import Setting
 from lib_vram.physics.raw import RawTrace
 
@@ -82,3 +82,28 @@ def test_the_tool_makes_the_very_files_that_are_shipped(name: str) -> None:
     family, part, dtype, style = name.split("-")
     made = tool.build(name, tool.PARTS[part](family, tool.DTYPES[dtype], tool.STYLES[style]))
     assert tool.text_of(made) == (FOLDER / f"{name}.json").read_text(encoding="utf-8")
+
+
+def attended(at: Setting, text: int, cells: int, stretches: int) -> RawTrace:
+    """Return a made-up trace of attention over a picture's tokens and a text's."""
+    trace = RawTrace()
+    tokens = cells * at.rows * at.columns + text
+    operands = [trace.alloc(2 * at.batch * at.rows * at.columns) for _ in range(3)]
+    trace.attention((stretches * at.batch, 4, tokens, tokens, 64, 2, 0, *operands))
+    trace.alloc(8 * at.batch * at.rows * at.columns)
+    return trace
+
+
+@pytest.mark.parametrize(("text", "cells", "stretches"), [(0, 1, 1), (512, 1, 1), (0, 4, 1), (77, 1, 3)])
+def test_attention_over_a_picture_and_a_text_is_one_call(text: int, cells: int, stretches: int) -> None:
+    profile = fit("x", 7, SETTINGS, [attended(at, text, cells, stretches) for at in SETTINGS])
+    (shape,) = profile.calls
+    assert (shape.query_tokens, shape.key_tokens, shape.cells, shape.stretches) == (text, text, cells, stretches)
+    assert Profile.from_json(profile.to_json()).calls == profile.calls
+    held_out = Setting(1, 11, 6)
+    check_events(profile, held_out, attended(held_out, text, cells, stretches), Fraction(1))
+
+
+def test_attention_whose_tokens_follow_nothing_is_refused() -> None:
+    with pytest.raises(DoesNotFit, match="attention"):
+        fit("x", 7, SETTINGS, [attended(at, index**3, 1, 1) for index, at in enumerate(SETTINGS)])

@@ -6,6 +6,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch.nn import functional  # noqa: E402
+
+from lib_vram.physics.attention import MASKED, TOKENS  # noqa: E402
+from lib_vram.physics.raw import RawTrace  # noqa: E402
 from lib_vram.physics.trace import live_bytes, mark_attention, trace  # noqa: E402
 
 
@@ -110,3 +114,31 @@ def test_inference_mode_hides_no_convolution_workspace() -> None:
     plain = trace(lambda: conv(torch.empty(1, 4, 16, 16, device="meta")), resident=conv.parameters())
     assert trace(run, resident=conv.parameters()).events == plain.events
     assert any(kind == "workspace" for kind, _ in plain.events)
+
+
+def attention(mask: bool) -> RawTrace:
+    """Return the trace of torch's fused attention, left open."""
+
+    def run() -> object:
+        query, key, value = (torch.empty(2, 4, 96, 64, dtype=torch.float16, device="meta") for _ in range(3))
+        where = torch.empty(96, 96, dtype=torch.bool, device="meta") if mask else None
+        return functional.scaled_dot_product_attention(query, key, value, attn_mask=where)
+
+    return trace(run, leave_open=True)
+
+
+@pytest.mark.parametrize(("mask", "kind"), [(False, TOKENS), (True, MASKED)])
+def test_fused_attention_can_be_noted_as_attention(mask: bool, kind: int) -> None:
+    (noted,) = [values for name, values in attention(mask).events if name == "attention"]
+    assert noted == (2, 4, 96, 96, 64, 2, kind, 1, 2, 3)
+
+
+def test_layer_normalisation_copies_a_view_with_its_axes_swapped() -> None:
+    def run(swapped: bool) -> list[int]:
+        def normalise() -> object:
+            x = torch.empty(8, 16, dtype=torch.float16, device="meta")
+            return functional.layer_norm(x.t() if swapped else x.view(16, 8), (8,))
+
+        return [values[1] for name, values in trace(normalise).events if name == "alloc"]
+
+    assert run(swapped=True) == [256, *run(swapped=False)]
