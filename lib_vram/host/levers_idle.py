@@ -48,7 +48,7 @@ def of_a1111(want: Asked, needed_files: Iterable[str | None]) -> Iterator[Idle]:
     parts = [getattr(interrogator, name, None) for name in ("clip_model", "blip_model")]
     yield from _modules("interrogator", [*parts, getattr(deepbooru, "model", None)])
     yield from _checkpoints(set(needed_files))
-    yield from _cached_controlnets({unit.model for unit in want.controlnets})
+    yield from _cached_controlnets({_without_hash(unit.model) for unit in want.controlnets})
 
 
 def _checkpoints(needed_files: set[str | None]) -> Iterator[Idle]:
@@ -75,8 +75,13 @@ def _cached_controlnets(needed: set[str]) -> Iterator[Idle]:
     cache = getattr(type(found[0]), "model_cache", None) if found else None
     for name, cached in list(cache.items()) if isinstance(cache, dict) else ():
         model = getattr(cached, "model", cached)
-        if name not in needed and not getattr(model, "disable_memory_management", False):
+        if _without_hash(name) not in needed and not getattr(model, "disable_memory_management", False):
             yield from _modules("controlnet", [model])
+
+
+def _without_hash(name: str) -> str:
+    """Return a control model's name without the ``[hash]`` that lists show behind it and API calls may leave out."""
+    return name.partition(" [")[0].lower()
 
 
 def managed(memory: Any, sd_model: Any, want: Asked) -> Iterator[Idle]:

@@ -237,7 +237,7 @@ def test_control_models_that_no_unit_uses_are_idle_and_come_back_by_themselves(f
     script = next(item for item in fake.runner.alwayson_scripts if item.title() == "ControlNet")
     used, idle, own = Module(700 * MIB), Module(720 * MIB), Module(10 * MIB, disable_memory_management=True)
     script.model_cache |= {
-        name: SimpleNamespace(model=model) for name, model in (("canny", used), ("depth", idle), ("ip", own))
+        name: SimpleNamespace(model=model) for name, model in (("canny [0a1b2c3d]", used), ("depth", idle), ("ip", own))
     }
     form = {"controlnets": [{"enabled": True, "model": "canny"}]}
     assert host.request_from_form("txt2img", form).idle_models == (IdleModel("controlnet", 720 * MIB),)
@@ -246,7 +246,7 @@ def test_control_models_that_no_unit_uses_are_idle_and_come_back_by_themselves(f
     units.with_arguments(p, "controlnet", {0: unit})
     page_run(p)
     assert (used.is_on_card, idle.is_on_card, own.is_on_card) == (True, False, True)
-    assert set(script.model_cache) == {"canny", "depth", "ip"}
+    assert set(script.model_cache) == {"canny [0a1b2c3d]", "depth", "ip"}
 
 
 def test_an_interrogator_that_stayed_is_idle(fake, host):
