@@ -190,10 +190,18 @@ def advise(
         return tuple(start.advice((change,)) for change in _unneeded(request) if start.still_fits(change))[:1]
     singles = [change for change in changes_for(request) if not (windows and _not_on_windows(change))]
     helping = _without_weaker([start.advice((change,)) for change in singles if start.is_helped_by(change)])
-    if before.verdict == "wont_fit" and all(item.after.verdict == "wont_fit" or item.slow for item in helping):
+    enough = [item for item in helping if item.after.verdict != "wont_fit"]
+    if before.verdict == "wont_fit" and all(item.slow for item in enough):
         pairs = (start.advice(pair) for pair in _pairs(request, windows=windows) if start.is_helped_by(pair[-1]))
-        helping += list(islice((item for item in pairs if item.after.verdict != "wont_fit"), 1))
-    return tuple(sorted(helping, key=lambda item: (RANKS[item.after.verdict], COSTS.index(item.costs), item.slow)))
+        better = (item for item in pairs if item.after.verdict != "wont_fit" and not (item.slow and enough))
+        helping += list(islice(better, 1))
+    helping.sort(key=lambda item: (RANKS[item.after.verdict], COSTS.index(item.costs), item.slow))
+    return tuple(item for item in helping if not (item.slow and _is_quicker(helping[0], item)))
+
+
+def _is_quicker(best: Advice, item: Advice) -> bool:
+    """Whether ``best`` makes the request run, as well as ``item`` does, and is not as slow."""
+    return not best.slow and best.after.verdict != "wont_fit" and best.costs != "detail"
 
 
 def changes_for(request: Request) -> tuple[Change, ...]:

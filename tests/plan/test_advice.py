@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lib_vram.estimate.estimator import estimate
+from lib_vram.estimate.simulate import simulate
 from lib_vram.message import LANGUAGES, area
 from lib_vram.plan.advice import RANKS, advise, changes_for, needs_bytes
 from lib_vram.request import Request
@@ -46,6 +47,12 @@ def test_sdxl_on_8_gib_is_helped_by_medvram_sdxl_first():
     assert (first.name, first.before.verdict, first.after.verdict) == ("+ --medvram-sdxl", "wont_fit", "fits")
     assert first.lines.bat == ("set COMMANDLINE_ARGS=--medvram-sdxl",)
     assert needs_bytes(first.after) < needs_bytes(first.before)
+
+
+def test_what_is_slow_is_advised_only_where_nothing_quicker_is_enough():
+    assert "+ --lowvram" not in names(sdxl(gib=8))
+    assert names(sdxl(gib=5))[0] == "+ --lowvram"
+    assert names(sdxl("neo", 6, host_args=["--highvram"])) == ["− --highvram"]
 
 
 def test_other_models_get_the_flag_that_is_not_for_sdxl():
@@ -109,9 +116,10 @@ def test_what_cannot_be_computed_gets_no_advice():
 
 @pytest.mark.parametrize(("gib", "lowvram"), [(32, "fine"), (14, "marked"), (12, "refused")])
 def test_what_needs_more_ram_than_there_is_is_refused_and_what_would_swap_is_marked(gib, lowvram):
-    request = sdxl(loras=[{"bytes": 200_000_000}], system={"ram_total_bytes": gib * GIB})
+    request = sdxl(gib=5, loras=[{"bytes": 200_000_000}], system={"ram_total_bytes": gib * GIB})
     found = {item.name: item for item in advise(request)}
     assert found["+ --medvram-sdxl"].ram is None
+    assert found["+ --medvram-sdxl"].after.verdict == "wont_fit"
     if lowvram == "refused":
         assert "+ --lowvram" not in found
     else:
@@ -120,7 +128,7 @@ def test_what_needs_more_ram_than_there_is_is_refused_and_what_would_swap_is_mar
 
 
 def test_what_swaps_as_it_is_is_no_mark_against_a_change():
-    found = {item.name: item.ram for item in advise(sdxl(system={"ram_total_bytes": 9 * GIB}))}
+    found = {item.name: item.ram for item in advise(sdxl(gib=5, system={"ram_total_bytes": 9 * GIB}))}
     lowvram = found.pop("+ --lowvram")
     assert found
     assert set(found.values()) == {None}
@@ -142,6 +150,22 @@ def test_every_advice_is_better_than_what_is_and_says_what_an_estimate_says(host
         assert Request.from_dict(item.request.to_dict()) == item.request
         kept = [flag for flag in flags if flag not in item.to_dict()["remove"]]
         assert all(flag in item.lines.sh[0] for flag in kept) or "ALLOC_CONF" in item.lines.sh[0]
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        sdxl(), sdxl(gib=6, host_args=["--no-half-vae"], vae={"dtype": "fp32"}), sdxl(gib=5, attention="split"),
+        sdxl("forge", 5, host_args=["--vae-in-fp32"], vae={"dtype": "fp32"}),
+        sdxl("reforge", 6, host_args=["--always-high-vram"]), sdxl("neo", 6, host_args=["--highvram"]),
+        sdxl("classic", 5, host_args=["--always-gpu"]),
+    ],
+)  # fmt: skip
+def test_on_the_virtual_card_what_is_advised_as_enough_completes(request_):
+    enough = [item for item in advise(request_) if item.after.verdict != "wont_fit"]
+    assert enough
+    for item in enough:
+        assert simulate(item.request).outcome == "completed"
 
 
 @pytest.mark.parametrize("language", LANGUAGES)

@@ -14,9 +14,11 @@ from lib_vram.guard.guard import Guard
 from lib_vram.host.lab import LabHost
 from lib_vram.message import LANGUAGES
 from lib_vram.plan.advice import advise
-from lib_vram.plan.fit import largest
+from lib_vram.plan.fit import Fit, largest
+from lib_vram.request import Request
 from lib_vram.ui import answers_fits, routes
 from lib_vram.ui.sections import restart_advice, what_fits
+from lib_vram.units import GIB
 
 SDXL = {"width": 1024, "height": 1024}
 
@@ -79,6 +81,13 @@ def test_each_table_has_a_caption_and_heads_and_scrolls_with_the_keyboard(client
     html = ask(client).json()["fits_html"]
     assert html.count("<table") == html.count("<caption>") == html.count('tabindex="0"') == 3
     assert html.count('scope="row"') == html.count("<tr") - html.count("<thead>")
+
+
+def test_the_largest_size_is_shown_as_the_host_makes_it():
+    device = {"total_bytes": 8 * GIB}
+    request = Request.from_dict({"host": "neo", "model": {"family": "sdxl"}, **SDXL, "device": device})
+    found = replace(answers_fits.compute(request, estimate(request)), largest_size=Fit(1816, 1816, 1, 0))
+    assert "<dd>1792×1792</dd>" in what_fits.fits_html(found, "txt2img", "en")
 
 
 @pytest.mark.parametrize("language", LANGUAGES)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lib_vram.estimate.flags import of_forge_line
+from lib_vram.estimate.timeline import computed_side
 from lib_vram.message import Value, render, say, sentence
 from lib_vram.plan.fit import Fit
 from lib_vram.plan.table import Cards, Cell, Row, SizeTable, WeightsFit
@@ -83,7 +84,8 @@ def _about(request: Request, tab: str, words: _Advice) -> str:
 def _answers(found: Fits, words: _Advice) -> list[tuple[str, str]]:
     size, batch = found.largest_size, found.largest_batch
     none = words("none_fits")
-    largest = words("size", width=size.width, height=size.height) if size.batch_size else none
+    width, height = (computed_side(found.request, side) for side in (size.width, size.height))  # as the host makes it
+    largest = words("size", width=width, height=height) if size.batch_size else none
     rows = [
         (words("largest_size", batch=found.request.batch_size), largest),
         (words("largest_batch"), str(batch.batch_size) if batch.batch_size else none),
