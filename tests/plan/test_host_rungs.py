@@ -34,7 +34,7 @@ def test_previews_that_a_decoder_makes_can_be_made_by_approximation(preview, can
 def test_the_preview_step_says_what_it_was():
     full = a_request(live_preview="full")
     assert str(LIVE_PREVIEW.text(full, LIVE_PREVIEW.apply(full, "approx"))) == (
-        "Live preview Full → Approx NN for this run: same picture"
+        "Live preview Full → cheap approximation for this run: same picture"
     )
 
 
