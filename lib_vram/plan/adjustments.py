@@ -30,6 +30,7 @@ from typing import Any
 from lib_vram.estimate.flags import host_tiles
 from lib_vram.estimate.timeline import DEFAULT_TILE, SIZE_STEPS
 from lib_vram.message import Message, say
+from lib_vram.physics.attention import SELF_SLICING
 from lib_vram.plan import host_rungs
 from lib_vram.plan.levers import has_lever
 from lib_vram.plan.preferences import ANYTHING, Preferences
@@ -44,6 +45,8 @@ TILED_TEXTS = {"forge": "plan.vae_tiled_forge", "classic": "plan.vae_tiled_forge
 """Where the host has a switch of its own for decoding in tiles, the text that names it."""
 FORGE_TILED_FROM = 128
 """Forge's tiled decode fails for pictures with a side below this many pixels (its blending window is larger)."""
+HARDLY_SMALLER = 64
+"""Pixels of the longer side."""
 HIRES_STEP = 0.05
 """The step of both hosts' "Upscale by" slider."""
 
@@ -213,6 +216,22 @@ def _size_shown(request: Request) -> str:
     return f"{request.width}×{request.height}"
 
 
+def _size_text(before: Request, after: Request) -> Message:
+    key = "plan.size_snapped" if _is_off_the_cliff(before, after) else "plan.smaller_size"
+    return say(key, before=_size_shown(before), after=_size_shown(after))
+
+
+def _is_off_the_cliff(before: Request, after: Request) -> bool:
+    """Return whether the size is hardly smaller, and attention that slices itself can cut it into more equal parts.
+
+    It slices only where the tokens divide by the number of slices, a power of 2, and else takes them all at once.
+    """
+    near = max(before.width, before.height) - max(after.width, after.height) <= HARDLY_SMALLER
+    tokens = [(item.width // MULTIPLE) * (item.height // MULTIPLE) for item in (before, after)]
+    parts = [count & -count for count in tokens]
+    return near and after.attention in SELF_SLICING and parts[1] > parts[0]
+
+
 BATCH_TO_COUNT = Adjustment(
     id="batch_to_count",
     field=named("batch_size"),
@@ -248,7 +267,7 @@ SMALLER_SIZE = Adjustment(
     candidates=_smaller,
     apply=with_size,
     value=_size_shown,
-    text=lambda before, after: say("plan.smaller_size", before=_size_shown(before), after=_size_shown(after)),
+    text=_size_text,
 )
 
 LADDER: tuple[Adjustment, ...] = (

@@ -148,3 +148,13 @@ def test_the_largest_size_runs_and_the_next_does_not():
     size = {"width": fit.width + 8, "height": fit.height + 8}
     assert simulate(request.replace(width=fit.width, height=fit.height)).outcome == "completed"
     assert simulate(request.replace(**size)).outcome == "out_of_memory"
+
+
+def test_a_size_that_falls_off_the_cliff_of_split_attention_is_snapped_to_one_that_does_not():
+    """At 1000×1000 Forge's split attention takes all of the scores at once, at 992×992 a part after the other."""
+    request = a_request(host="forge", attention="split", width=1000, height=1000, device={"total_bytes": 6 * GIB})
+    plan = make_plan(request)
+    assert [str(step.text) for step in plan.steps] == [
+        "Size 1000×1000 → 992×992, which this attention can cut into equal parts: same shape, another composition"
+    ]
+    assert plan.fits and simulate(plan.request).outcome == "completed"
