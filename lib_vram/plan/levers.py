@@ -29,21 +29,21 @@ class Means:
 
 LEVERS: Mapping[LeverName, Mapping[HostName, Means]] = {
     "free_idle_models": {
-        "a1111": Means(False, "send_model_to_cpu for other checkpoints, model_data.loaded_sd_models"),
-        "forge": Means(False, "memory_management.free_memory"),
+        "a1111": Means(True, "send_model_to_cpu for other checkpoints, Module.to for what else the host keeps"),
+        "forge": Means(True, "memory_management.free_memory"),
         "neo": Means(False, "memory_management.free_memory"),
         "reforge": Means(False, "model_management.free_memory"),
         "classic": Means(False, "model_management.free_memory"),
     },
     "live_preview": {
-        "a1111": Means(False, "opts.show_progress_type"),
-        "forge": Means(False, "opts.show_progress_type"),
+        "a1111": Means(True, "opts.show_progress_type, opts.live_previews_enable"),
+        "forge": Means(True, "opts.show_progress_type, opts.live_previews_enable"),
         "neo": Means(False, "opts.show_progress_type"),
         "reforge": Means(False, "opts.show_progress_type"),
         "classic": Means(False, "opts.show_progress_type"),
     },
     "attention": {
-        "a1111": Means(False, "sd_hijack.apply_optimizations, opts.cross_attention_optimization"),
+        "a1111": Means(True, "sd_hijack.apply_optimizations, opts.cross_attention_optimization"),
     },
     "reserve": {
         "forge": Means(True, "override_settings['forge_inference_memory']"),
@@ -73,18 +73,18 @@ LEVERS: Mapping[LeverName, Mapping[HostName, Means]] = {
         "classic": Means(True, "Never OOM Integrated"),
     },
     "controlnet_low_vram": {
-        "a1111": Means(False, "ControlNetUnit.low_vram"),
+        "a1111": Means(True, "ControlNetUnit.low_vram"),
     },
     "upscaler_tile": {
-        "a1111": Means(False, "opts.ESRGAN_tile"),
-        "forge": Means(False, "opts.ESRGAN_tile"),
+        "a1111": Means(True, "opts.ESRGAN_tile and those of DAT, SwinIR, ScuNET"),
+        "forge": Means(True, "opts.ESRGAN_tile and those of DAT, SwinIR, ScuNET"),
         "neo": Means(False, "opts.ESRGAN_tile"),
         "reforge": Means(False, "opts.ESRGAN_tile"),
         "classic": Means(False, "opts.ESRGAN_tile"),
     },
     "fp8_storage": {
-        "a1111": Means(False, "opts.fp8_storage"),
-        "forge": Means(False, "override_settings['forge_unet_storage_dtype']"),
+        "a1111": Means(True, "opts.fp8_storage"),
+        "forge": Means(True, "opts.forge_unet_storage_dtype, main_entry.refresh_model_loading_parameters"),
         "neo": Means(False, "opts.forge_unet_storage_dtype"),
         "reforge": Means(False, "opts.fp8_storage"),
         "classic": Means(False, "opts.fp8_storage"),
