@@ -21,7 +21,7 @@ Family = Literal[
     "sd15", "sd21", "sdxl", "sdxl_refiner", "sd35_medium", "sd35_large", "flux1", "chroma",
     "flux2_klein_4b", "flux2_klein_9b", "qwen_image", "zimage", "lumina2", "wan21_1b", "wan21_14b",
 ]  # fmt: skip
-Attention = Literal["sdpa", "xformers", "math", "split", "sub_quad"]
+Attention = Literal["sdpa", "xformers", "math", "split", "sub_quad", "sage"]
 Dtype = Literal["fp32", "fp16", "bf16", "fp8"]
 WeightsDtype = Literal["fp32", "fp16", "bf16", "fp8", "q8_0", "q4_k", "q4_0", "nf4", "int8"]
 StorageDtype = Literal["fp8", "nf4"]
@@ -54,6 +54,11 @@ _BOUNDS: dict[str, tuple[float, float]] = {
     "refiner.switch_at": (0, 1),
     "vae.tile_size": (128, 4096),
     "upscaler_tile": (0, 4096),
+    "token_merging_ratio": (0, 0.9),
+    "hypertile.unet_tile_size": (0, 512),
+    "hypertile.vae_tile_size": (0, 512),
+    "hypertile.swap_size": (0, 64),
+    "hypertile.depth": (0, 3),
     "device.total_bytes": (1, BYTES_LIMITS[1]),
 }
 
@@ -172,6 +177,18 @@ class Detailer:
 
 
 @dataclass(frozen=True)
+class HyperTile:
+    """Self-attention in tiles, in A1111 and reForge. Sizes in pixels; it draws from ``swap_size`` divisions."""
+
+    unet: bool = True
+    vae: bool = False
+    unet_tile_size: int = 256
+    vae_tile_size: int = 128
+    swap_size: int = 3
+    depth: int = 3
+
+
+@dataclass(frozen=True)
 class ReferenceImage:
     """A picture whose latent goes through the model beside the one that is made: Flux Kontext, Qwen-Image-Edit."""
 
@@ -225,6 +242,8 @@ class Request:
     restore_faces: FaceRestorer | None = None
     upscaler_tile: int | None = None
     """The side of an upscaler's tile in pixels, 0 for the whole picture at once; ``None`` is the host's setting."""
+    token_merging_ratio: float = 0.0
+    hypertile: HyperTile | None = None
     text_encoders: tuple[TextEncoder, ...] = ()
     reference_images: tuple[ReferenceImage, ...] = ()
     idle_models: tuple[IdleModel, ...] = ()

@@ -27,7 +27,7 @@ Decided = tuple[Work, Working, Sizes]
 MODEL_FACTOR = 1.3
 """``free_memory(1.3 × model + …)`` and ``(free − reserve) / 1.3`` in ``load_models_gpu``."""
 SWAP_SLACK_BYTES = int(1.25 * GIB)
-DENOISE_FACTOR = {"sdpa": 1.28, "xformers": 1.28, "math": 1.65, "split": 1.65, "sub_quad": 1.65}
+DENOISE_FACTOR = {"sdpa": 1.28, "xformers": 1.28, "sage": 1.28, "math": 1.65, "split": 1.65, "sub_quad": 1.65}
 """``KModel.memory_required``: this × rows × latent cells × dtype × 16384, whatever the model."""
 DENOISE_UNIT = 16384
 DECODE_UNIT = 2178 * 64

@@ -38,7 +38,7 @@ from lib_vram.units import MIB
 
 LEAST_PART_BYTES = 128 * MIB
 """``max(128 MiB, …)`` in ``load_models_gpu``: so much of a model is loaded whatever is free."""
-FUSED = ("sdpa", "xformers")
+FUSED = ("sdpa", "xformers", "sage")
 FUSED_UNIT = 0.01 * MIB
 """``BaseModel.memory_required`` with fused attention: this × rows × latent cells × dtype × the family's factor."""
 OTHER_UNIT = 0.15 * MIB

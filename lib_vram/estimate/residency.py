@@ -29,6 +29,7 @@ from lib_vram.estimate.neo import neo_decides, neo_least
 from lib_vram.estimate.references import with_references
 from lib_vram.estimate.reforge import reforge_decides, reforge_least
 from lib_vram.estimate.result import PhaseName
+from lib_vram.estimate.shortened import shortened_attention
 from lib_vram.estimate.timeline import looks_at_free_memory
 from lib_vram.estimate.weights import ModelWeights
 from lib_vram.estimate.work import Sizes, Work, Worker, Working
@@ -133,8 +134,9 @@ def as_computed(request: Request, component: Working) -> Working:
     component = with_references(request, component)
     ours = component.tile is not None and not host_tiles(request)
     if lacks_fused_attention(request) and component.attention == "sdpa" and not ours:
-        return replace(component, attention="math")
-    return component
+        component = replace(component, attention="math")
+    shortened = None if ours else shortened_attention(request, component)
+    return replace(component, shortened=shortened) if shortened is not None else component
 
 
 def least_bytes(request: Request, works: tuple[Work, ...], weights: ModelWeights) -> tuple[int, ...]:

@@ -33,7 +33,7 @@ WAN_WIDTH_OF_14B = 5120
 
 _ATTENTION = {
     "attention_xformers": "xformers", "attention_pytorch": "sdpa", "attention_flash": "sdpa",
-    "attention_sage": "sdpa", "attention_basic": "math",
+    "attention_sage": "sage", "attention_basic": "math",
 }  # fmt: skip
 _QUANTISED = ("fp8", "q8_0", "q4_k", "q4_0", "nf4", "int8")
 _HALF_FIRST = ("sd15", "sdxl", "sdxl_refiner", "wan21_1b", "wan21_14b")

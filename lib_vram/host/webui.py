@@ -199,6 +199,8 @@ class WebUI(owners.LookedAt):
             ],
             "detailer": dataclasses.asdict(want.detailer) if want.detailer else None,
             "restore_faces": self._face_restorer(want),
+            "token_merging_ratio": self._token_merging_ratio(want.mode),
+            "hypertile": self._hypertile(),
             "refiner": self._refiner(want),
             "loras": [{"bytes": lora.bytes} for lora in networks.loras(want.prompts, want.styles)],
             "upscaler_tile": self._upscaler_tile(want, hires),
@@ -213,6 +215,24 @@ class WebUI(owners.LookedAt):
             return None
         name = str(self.option("face_restoration_model", "CodeFormer")).lower()
         return name if name in FACE_RESTORERS else None
+
+    def _token_merging_ratio(self, mode: Mode) -> float:
+        """Return the least by which the settings merge tokens in any pass: the others then need no more."""
+        ratio = self.option("token_merging_ratio", 0.0) or 0.0
+        other = self.option("token_merging_ratio_img2img" if mode == "img2img" else "token_merging_ratio_hr", 0.0)
+        return float(min(ratio, other or ratio))
+
+    def _hypertile(self) -> dict[str, Any] | None:
+        """Return HyperTile's settings in A1111, where it is on for every pass."""
+        unet, vae = (bool(self.option(f"hypertile_enable_{part}", False)) for part in ("unet", "vae"))
+        if not (unet or vae):
+            return None
+        names = ("max_tile_unet", "max_tile_vae", "swap_size_unet", "max_depth_unet")
+        tile, vae_tile, swap, depth = (
+            int(self.option(f"hypertile_{name}", default)) for name, default in zip(names, (256, 128, 3, 3))
+        )
+        return {"unet": unet, "vae": vae, "unet_tile_size": tile, "vae_tile_size": vae_tile, "swap_size": swap,
+                "depth": depth}  # fmt: skip
 
     def _upscaler_tile(self, want: Asked, hires: Hires | None) -> int | None:
         setting = levers_upscaler.tile_in_settings(self, hires.upscaler) if hires else None

@@ -285,6 +285,33 @@ def _a1111_chunk(call: Call, free_bytes: int) -> int:
     return A1111_CHUNK
 
 
+SAGE_BLOCK = 128
+SAGE_HEADS = {1: (64, 96, 128), 2: tuple(range(1, 129))}
+"""Head sizes that SageAttention takes; for others Forge Neo falls back on torch's (``backend/attention.py``)."""
+
+
+def sage_steps(call: Call, *, eight_bit_values: bool = False) -> list[Step]:
+    """Return what SageAttention takes and gives back: query and key as int8 with a scale for each block.
+
+    With ``eight_bit_values`` (its fp8 kernels, Ada and later) the value is laid out anew and made fp8 too.
+    """
+    itemsize, size, keys = call.itemsize, call.query_bytes(), call.key_bytes
+    rows = call.batch * call.heads
+    mean = rows * call.head_size * itemsize
+    scales = [-(-tokens // SAGE_BLOCK) * rows * 4 * 4 for tokens in (call.queries, call.keys)]
+    steps: list[Step] = [(1, mean), (2, size // itemsize), (3, scales[0]), (4, keys // itemsize), (5, scales[1])]
+    names = [1, 2, 3, 4, 5]
+    if eight_bit_values:
+        steps += [(6, keys), (7, keys // itemsize), (6, FREED), (8, rows * call.head_size * 4)]
+        names += [7, 8]
+    return [*steps, (RESULT, size), *((name, FREED) for name in names)]
+
+
+def _sage(call: Call, queries: int) -> list[Step]:
+    """Where the head is too large for it, torch's attention takes its place."""
+    return sage_steps(call, eight_bit_values=True) if call.head_size in SAGE_HEADS[2] else _fused(call, queries)
+
+
 class Way(NamedTuple):
     """One way of computing attention: over tokens, over a picture, and how many queries go at a time.
 
@@ -308,6 +335,7 @@ WAYS: dict[str, dict[str, Way]] = {
     "forge": {
         "sdpa": Way(_fused, _fused_picture),
         "xformers": Way(_fused_without_log, _fused_picture),
+        "sage": Way(_sage, _fused_picture),
         "math": Way(_forge_plain, _whole_picture),
         "split": Way(_forge_split, _picture_slices, _forge_slice),
         "sub_quad": Way(_forge_sub_quad, _picture_slices, _forge_chunk),
@@ -315,6 +343,7 @@ WAYS: dict[str, dict[str, Way]] = {
     "a1111": {
         "sdpa": Way(_fused, _a1111_sdpa_picture),
         "xformers": Way(_fused_without_log, _a1111_xformers_picture),
+        "sage": Way(_sage, _a1111_sdpa_picture),
         "math": Way(_a1111_plain, _a1111_plain_picture),
         "split": Way(_a1111_split, _picture_slices, _a1111_slice),
         "sub_quad": Way(_a1111_sub_quad, _a1111_sub_quad, _a1111_chunk),
@@ -332,3 +361,5 @@ WAYS["diffusers"] = {
 
 SELF_SLICING = frozenset(("split", "sub_quad"))
 """The ways that look at free memory."""
+SCORED = frozenset(("math", "split", "sub_quad"))
+"""The ways that keep scores."""

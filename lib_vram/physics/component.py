@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from lib_vram.physics.kernels import Shortened
 from lib_vram.request import Attention, Dtype, Family, WeightsDtype
 
 Part = Literal["text_encode", "denoise", "vae_decode", "vae_encode", "controlnet"]
@@ -39,6 +40,8 @@ class Component:
     free_bytes: int | None = None
     """What the device has free for activations when the part starts. Only attention that slices itself by
     free memory (``split``, ``sub_quad``) looks at it; ``None`` finds the least with which it gets by."""
+    shortened: Shortened | None = None
+    """What makes self-attention look at fewer tokens: token merging, HyperTile."""
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ generation is told by its name, since a request knows no more of it.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
@@ -129,28 +130,6 @@ def _padded(keys: int) -> int:
     return -(-keys // 16) * 16
 
 
-SAGE_BLOCK = 128
-SAGE_HEADS = {1: (64, 96, 128), 2: tuple(range(1, 129))}
-"""Head sizes that SageAttention takes; for others Forge Neo falls back on torch's (``backend/attention.py``)."""
-
-
-def sage_steps(call: Call, *, eight_bit_values: bool = False) -> list[Step]:
-    """Return what SageAttention takes and gives back: query and key as int8 with a scale for each block.
-
-    With ``eight_bit_values`` (its fp8 kernels, Ada and later) the value is laid out anew and made fp8 too.
-    """
-    itemsize, size, keys = call.itemsize, call.query_bytes(), call.key_bytes
-    rows = call.batch * call.heads
-    mean = rows * call.head_size * itemsize
-    scales = [-(-tokens // SAGE_BLOCK) * rows * 4 * 4 for tokens in (call.queries, call.keys)]
-    steps: list[Step] = [(1, mean), (2, size // itemsize), (3, scales[0]), (4, keys // itemsize), (5, scales[1])]
-    names = [1, 2, 3, 4, 5]
-    if eight_bit_values:
-        steps += [(6, keys), (7, keys // itemsize), (6, FREED), (8, rows * call.head_size * 4)]
-        names += [7, 8]
-    return [*steps, (RESULT, size), *((name, FREED) for name in names)]
-
-
 def merged_tokens(tokens: int, ratio: float) -> int:
     """Return how many of a picture's ``tokens`` token merging leaves.
 
@@ -166,21 +145,63 @@ def with_merged_tokens(call: Call, ratio: float) -> Call:
     return call._replace(queries=left, keys=left)
 
 
-def hypertiles(side: int, tile: int) -> int:
-    """Return into how many tiles HyperTile parts ``side``: the most that divide it and are ``tile`` long at least."""
-    return next(count for count in range(max(side // max(tile, 1), 1), 0, -1) if side % count == 0)
+def hypertiles(side: int, tile: int, choices: int = 1) -> int:
+    """Return into how many tiles HyperTile parts ``side``: the most that divide it and are ``tile`` long at least.
+
+    Of ``choices`` such numbers (its *swap size*) it takes one at random at every step; the fewest count here, since
+    they need the most.
+    """
+    least = min(max(tile, 1), side)
+    counts = [side // length for length in range(least, side + 1) if side % length == 0]
+    return counts[: max(1, choices)][-1]
 
 
-def with_hypertile(call: Call, rows: int, columns: int, tile_size: int) -> Call:
-    """Return self-attention ``call`` over ``rows`` × ``columns`` tokens, in tiles of ``tile_size`` pixels at least.
+def with_hypertile(call: Call, rows: int, columns: int, tile: int, choices: int = 1) -> Call:
+    """Return self-attention ``call`` over ``rows`` × ``columns`` tokens, in tiles of ``tile`` tokens at least.
 
     The tiles go into the batch, so that nothing but the score matrices gets smaller.
     """
-    least = max(128, tile_size) // 8
-    tiles = hypertiles(rows, least) * hypertiles(columns, least)
+    tiles = hypertiles(rows, tile, choices) * hypertiles(columns, tile, choices)
     return call._replace(batch=call.batch * tiles, queries=call.queries // tiles, keys=call.keys // tiles)
 
 
-def shrunk_areas(areas: tuple[int, ...], level: int, factor: float) -> tuple[int, ...]:
-    """Return the latent's areas with Kohya's HR fix, which shrinks its sides by ``factor`` from ``level`` down."""
-    return tuple(area if place < level else int(area / factor**2) for place, area in enumerate(areas))
+LEAST_TILE = 128
+"""Pixels: HyperTile's tiles are never smaller."""
+LATENT_PIXELS = 8
+LEVELS = 4
+"""Halvings of the latent at which UNets have attention, the latent itself among them."""
+
+
+@dataclass(frozen=True)
+class Shortened:
+    """Self-attention over fewer tokens: merged by ``merge_ratio``, or in HyperTile's tiles of ``tile_size`` pixels.
+
+    ``tile_size`` 0 is without HyperTile, which reaches the levels up to ``depth``. What both change is the score
+    matrix, so that attention that keeps none needs what it always does.
+    """
+
+    merge_ratio: float = 0.0
+    tile_size: int = 0
+    choices: int = 1
+    depth: int = 3
+    first_level: int = 0
+    """The level of the latent that HyperTile calls depth 0: of SDXL, which has no attention at the first one, 1."""
+
+    def call(self, call: Call, rows: int, columns: int) -> Call:
+        """Return ``call`` of a part whose latent has ``rows`` × ``columns``; itself where it is no self-attention."""
+        level = next((level for level in range(LEVELS) if call.queries == _area(rows, columns, level)), None)
+        if level is None or call.queries != call.keys:
+            return call
+        depth = level - self.first_level
+        if self.tile_size and 0 <= depth <= self.depth:
+            tile = max(LEAST_TILE, self.tile_size) // LATENT_PIXELS * 2**depth
+            return with_hypertile(call, _halved(rows, level), _halved(columns, level), tile, self.choices)
+        return with_merged_tokens(call, self.merge_ratio) if level == 0 and self.merge_ratio else call
+
+
+def _halved(side: int, level: int) -> int:
+    return -(-side // 2**level)
+
+
+def _area(rows: int, columns: int, level: int) -> int:
+    return _halved(rows, level) * _halved(columns, level)

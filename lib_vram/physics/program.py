@@ -13,6 +13,7 @@ from itertools import accumulate
 
 from lib_vram.physics.allocator import Block, CachingAllocator, rounded
 from lib_vram.physics.attention import FREED, KEY, PLENTY, QUERY, RESULT, VALUE, WAYS, Call
+from lib_vram.physics.kernels import Shortened
 from lib_vram.physics.profile import ALLOC, ATTEND, FREE, SCRATCH, CallShape, Profile, halvings, monomials
 
 GIVE_BACK = -1
@@ -149,16 +150,19 @@ def calls_at(profile: Profile, setting: Setting) -> list[Call]:
 
 
 def expand(profile: Profile, setting: Setting, attention: str, host: str = "forge", free_bytes: int = PLENTY,
-           kept: int | None = KEPT_REPEATS) -> EventTrace:  # fmt: skip
+           kept: int | None = KEPT_REPEATS, *, shortened: Shortened | None = None) -> EventTrace:  # fmt: skip
     """Return the trace of ``profile`` at ``setting`` with attention computed as ``host`` does for ``attention``.
 
     ``free_bytes`` is what the device has free before the part starts; only the ways that slice
     themselves by free memory look at it. ``kept`` is how many stretches of a loop are written out.
+    ``shortened`` is what makes self-attention look at fewer tokens.
     """
     way = WAYS[host][attention]
     whole = term_sizes(profile, setting)
     sizes = [rounded(size) for size in whole]
     calls = calls_at(profile, setting)
+    if shortened is not None:
+        calls = [shortened.call(call, setting.rows, setting.columns) for call in calls]
     parts = _parts(profile, setting, calls, sizes, way.part, free_bytes, kept)
     plans: dict[tuple[int, int], int] = {}
     choice = tuple(plans.setdefault(item, len(plans)) for item in parts)

@@ -308,7 +308,7 @@ def test_the_weights_type_follows_low_bits_flags_and_the_family(
     assert host.weights_dtype("model.safetensors", None) == dtype
 
 
-@pytest.mark.parametrize(("function", "attention"), [("attention_sage", "sdpa"), ("attention_xformers", "xformers")])
+@pytest.mark.parametrize(("function", "attention"), [("attention_sage", "sage"), ("attention_xformers", "xformers")])
 def test_attention_is_the_one_that_neo_chose(fake, host, function, attention):
     fake.modules["backend.attention"].attention_function = SimpleNamespace(__name__=function)
     assert host.request_from_form("txt2img", {}).attention == attention

@@ -11,7 +11,7 @@ from lib_vram import callbacks
 from lib_vram.errors import BadInput, NotReady
 from lib_vram.estimate.result import Estimate
 from lib_vram.plan.result import Plan
-from lib_vram.request import ControlUnit, Detailer, Hires, Lora, Refiner
+from lib_vram.request import ControlUnit, Detailer, Hires, HyperTile, Lora, Refiner
 from tests.fakehost.processing import page_run
 
 GIB = 1024**3
@@ -126,6 +126,16 @@ def test_faces_are_restored_by_the_model_of_the_settings(fake, host):
     assert host.request_from_processing(fake.make()).restore_faces == "gfpgan"
     fake.opts.data["face_restoration_model"] = "RestoreFormer"
     assert host.request_from_processing(fake.make()).restore_faces is None
+
+
+def test_merging_and_hypertile_are_read_from_the_settings(fake, host):
+    assert host.request_from_processing(fake.make()).hypertile is None
+    fake.opts.data |= {"token_merging_ratio": 0.5, "token_merging_ratio_hr": 0.3, "token_merging_ratio_img2img": 0.0}
+    fake.opts.data |= {"hypertile_enable_vae": True, "hypertile_max_tile_vae": 256, "hypertile_swap_size_unet": 1}
+    request = host.request_from_processing(fake.make())
+    assert request.token_merging_ratio == 0.3
+    assert host.request_from_form("img2img", {}).token_merging_ratio == 0.5
+    assert request.hypertile == HyperTile(unet=False, vae=True, vae_tile_size=256, swap_size=1)
 
 
 def test_loras_of_prompts_and_styles_count_once_with_their_files_sizes(fake, host, tmp_path, monkeypatch):

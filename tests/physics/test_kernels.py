@@ -6,18 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lib_vram.physics.attention import FREED, RESULT, Call, Step
+from lib_vram.physics.attention import FREED, RESULT, WAYS, Call, Step, sage_steps
 from lib_vram.physics.kernels import (
     CUBLAS_WORKSPACE_BYTES,
+    Shortened,
     capability_of,
     has_fused_attention,
     hypertiles,
     merged_tokens,
     platform_of,
-    sage_steps,
     sdpa_kernel,
     sdpa_steps,
-    shrunk_areas,
     with_hypertile,
     with_merged_tokens,
 )
@@ -141,7 +140,7 @@ def test_hypertile_takes_the_most_tiles_that_divide_the_side(side: int, tile: in
     assert hypertiles(side, tile) == count
 
 
-@given(st.integers(1, 300), st.integers(1, 300), st.integers(1, 512))
+@given(st.integers(1, 300), st.integers(1, 300), st.integers(1, 64))
 def test_hypertile_keeps_what_goes_in_and_shrinks_the_scores(rows: int, columns: int, tile: int) -> None:
     call = CALL._replace(queries=rows * columns, keys=rows * columns)
     tiled = with_hypertile(call, rows, columns, tile)
@@ -149,8 +148,34 @@ def test_hypertile_keeps_what_goes_in_and_shrinks_the_scores(rows: int, columns:
     assert tiled.score_bytes(tiled.queries) <= call.score_bytes(call.queries)
 
 
-def test_kohyas_fix_shrinks_the_deeper_levels() -> None:
-    assert shrunk_areas((16384, 4096, 1024, 256), 1, 2.0) == (16384, 1024, 256, 64)
+def test_of_several_divisions_the_one_that_needs_most_counts() -> None:
+    assert [hypertiles(64, 16, choices) for choices in (1, 2, 3, 9)] == [4, 2, 1, 1]
+
+
+def test_hypertile_reaches_the_levels_down_to_its_depth() -> None:
+    tiles = Shortened(tile_size=128, depth=1)
+    batches = []
+    for level in range(3):
+        tokens = (128 >> level) * (96 >> level)
+        call = CALL._replace(queries=tokens, keys=tokens)
+        batches.append(tiles.call(call, 128, 96).batch // CALL.batch)
+    assert batches == [8 * 6, 2 * 1, 1]
+
+
+def test_merging_is_for_self_attention_at_the_first_level_alone() -> None:
+    merging = Shortened(merge_ratio=0.5)
+    own, cross = CALL._replace(queries=64 * 64, keys=64 * 64), CALL._replace(queries=64 * 64, keys=77)
+    deeper = CALL._replace(queries=32 * 32, keys=32 * 32)
+    assert merging.call(own, 64, 64).keys == 2048
+    assert merging.call(cross, 64, 64) == cross
+    assert merging.call(deeper, 64, 64) == deeper
+
+
+def test_sage_leaves_large_heads_to_torch() -> None:
+    way = WAYS["neo"]["sage"]
+    assert way.steps(CALL, 4096) == sage_steps(CALL, eight_bit_values=True)
+    large = CALL._replace(head_size=160)
+    assert way.steps(large, 4096) == WAYS["neo"]["sdpa"].steps(large, 4096)
 
 
 def test_cublas_takes_8_mib_and_an_eighth() -> None:

@@ -20,6 +20,10 @@ UNUSED = (Setting(2, 45, 67), Setting(1, 128, 128), Setting(4, 64, 96))
 LOOPED = ("sdxl-denoise-fp16-forge", "sdxl-denoise-fp16-a1111", "sdxl-controlnet-fp16-forge")
 
 
+TRACED = [kind for kind in WAYS["forge"] if kind != "sage"]
+"""Ways whose code is in ``tools/meta``; SageAttention's kernels cannot be run on meta tensors."""
+
+
 def profile_at(name: str, setting: Setting, attention: str = "sdpa", kept: int | None = 2) -> EventTrace:
     """Return the trace of a shipped profile."""
     profile = load(name)
@@ -99,8 +103,8 @@ TRACED = [
     ("sd15", "denoise", "forge", "math"),
     ("sdxl", "controlnet", "forge", "sub_quad"),
     ("sdxl", "text_encode", "forge", "sdpa"),
-    *[("sd15", part, "forge", kind) for part in ("vae_decode", "vae_encode") for kind in WAYS["forge"]],
-    *[("sd15", "vae_decode", "a1111", kind) for kind in WAYS["a1111"]],
+    *[("sd15", part, "forge", kind) for part in ("vae_decode", "vae_encode") for kind in TRACED],
+    *[("sd15", "vae_decode", "a1111", kind) for kind in TRACED],
 ]
 
 
