@@ -95,9 +95,10 @@ class Change:
             "precision": "half", "vae": "half_vae", "stays": "may_leave", "storage": "fp8", "allocator": "allocator",
             "quicker": "quicker",
         }  # fmt: skip
-        return (
-            names.get(self.kind) or f"{self.kind}_{self.add[0].lstrip('-').replace('-', '_') if self.add else 'host'}"
-        )
+        if self.kind == "vae" and self.request.model.family == "sdxl":
+            return "half_vae_sdxl"
+        flag = self.add[0].lstrip("-").replace("-", "_") if self.add else "host"
+        return names.get(self.kind) or f"{self.kind}_{flag}"
 
 
 @dataclass(frozen=True)
