@@ -206,6 +206,25 @@ def test_what_cannot_be_is_bad_input(change: dict[str, str]) -> None:
         component_memory(dataclasses.replace(Component("sd15", "denoise", 512, 512), **change))  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("batch", [4, 8, 16])
+def test_flux_decoder_in_large_batches_lies_where_it_was_seen_on_an_h100(batch: int) -> None:
+    """25 to 35 % above the live peak, where all workspaces would be 58 %."""
+    memory = component_memory(Component("flux1", "vae_decode", 1024, 1024, batch=batch, dtype="bf16", code="diffusers"))
+    assert 1.25 < memory.floor_bytes / memory.low_bytes < 1.35
+    assert memory.high_bytes > 1.58 * memory.low_bytes
+
+
+@pytest.mark.parametrize("side", [512, 1024])
+def test_a_larger_batch_of_a_decoder_never_needs_less(side: int) -> None:
+    memories = [
+        component_memory(Component("flux1", "vae_decode", side, side, batch=batch, code="diffusers"))
+        for batch in range(1, 10)
+    ]
+    for figure in ("floor_bytes", "minimum_bytes", "comfortable_bytes", "low_bytes", "high_bytes"):
+        values = [getattr(memory, figure) for memory in memories]
+        assert values == sorted(values)
+
+
 @given(COMPONENTS)
 def test_floor_minimum_and_comfortable_come_in_order(component: Component) -> None:
     memory = component_memory(component)
