@@ -17,6 +17,7 @@ from lib_vram.estimate.residency import (
     CONTEXT_HIGH_BYTES,
     CONTEXT_LOW_BYTES,
     Placed,
+    as_computed,
     available_bytes,
     least_bytes,
     with_part,
@@ -78,7 +79,7 @@ def could_fit(request: Request, physics: Physics = COMPUTED) -> bool:
     works = timeline(request)
     room = available_bytes(request)
     for work, resident_bytes in zip(works, least_bytes(request, works, weights), strict=True):
-        if resident_bytes + physics.floor(_leanest(request, work.component)) > room:
+        if resident_bytes + physics.floor(_leanest(request, as_computed(request, work.component))) > room:
             return False
     return True
 
@@ -132,12 +133,13 @@ def failing_phase(
 def _leanest(request: Request, component: Working) -> Working:
     """The same part as the host may run it at the least: Forge halves and splits by itself, A1111 does as told.
 
-    Where attention slices itself, more pixels can need less; there the bound is that of xformers, which has no
-    score matrix on either host.
+    Where attention slices itself or is done in tiles, more pixels can need less; there the bound is that of xformers,
+    which has no score matrix on either host.
     """
     if isinstance(component, Addon):
         return component
-    lean = replace(component, attention="xformers") if looks_at_free_memory(component) else component
+    varies = looks_at_free_memory(component) or component.shortened is not None
+    lean = replace(component, attention="xformers", shortened=None) if varies else component
     return replace(lean, cfg=False, batch=1 if _is_vae(lean) else lean.batch) if of_forge_line(request) else lean
 
 

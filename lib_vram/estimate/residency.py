@@ -35,6 +35,8 @@ from lib_vram.estimate.weights import ModelWeights
 from lib_vram.estimate.work import Sizes, Work, Worker, Working
 from lib_vram.physics.addons import Addon
 from lib_vram.physics.alloc_conf import AllocatorConf
+from lib_vram.physics.component import Component
+from lib_vram.physics.kernels import capability_of, sdpa_kernel
 from lib_vram.request import HostName, Request
 from lib_vram.units import MIB, round_up
 
@@ -43,6 +45,10 @@ CONTEXT_BYTES = 460 * MIB
 (0.3 to 0.6 GiB over drivers and cards; a machine's own figure replaces it once measured)."""
 CONTEXT_LOW_BYTES = 307 * MIB
 CONTEXT_HIGH_BYTES = 614 * MIB
+
+TOKEN_PARTS = ("text_encode", "denoise", "controlnet")
+HEAD_SIZE = 64
+"""Of most models' heads; those of others are multiples of 8 too, which is all that the choice of a kernel asks."""
 
 SEGMENT_BYTES = 2 * MIB
 """The allocator takes memory from the driver in multiples of this, so what stays is counted as it is reserved."""
@@ -135,8 +141,19 @@ def as_computed(request: Request, component: Working) -> Working:
     ours = component.tile is not None and not host_tiles(request)
     if lacks_fused_attention(request) and component.attention == "sdpa" and not ours:
         component = replace(component, attention="math")
+    if component.attention == "sdpa" and component.part in TOKEN_PARTS and keeps_no_log(request, component):
+        component = replace(component, attention="xformers")
     shortened = None if ours else shortened_attention(request, component)
     return replace(component, shortened=shortened) if shortened is not None else component
+
+
+def keeps_no_log(request: Request, component: Component) -> bool:
+    """Return whether torch's attention takes its memory-efficient kernel here, which like xformers' keeps no sums.
+
+    It does on GPUs before Ampere, and everywhere in fp32.
+    """
+    capability = capability_of(request.device.name)
+    return sdpa_kernel(component.dtype, HEAD_SIZE, capability=capability) == "efficient"
 
 
 def least_bytes(request: Request, works: tuple[Work, ...], weights: ModelWeights) -> tuple[int, ...]:

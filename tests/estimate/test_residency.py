@@ -88,3 +88,15 @@ def test_sdpa_on_a_card_without_its_kernels_is_math_but_not_in_our_own_tiles():
     assert ways() == ["math", "math", "math"]
     assert ways(vae={"tiled": True}, width=1024) == ["math", "math", "sdpa"]
     assert ways(vae={"tiled": True}, width=1024, host="forge") == ["math", "math", "math"]
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "way"),
+    [("NVIDIA GeForce RTX 3060", [], "sdpa"), ("NVIDIA GeForce RTX 2080", [], "xformers"),
+     ("NVIDIA GeForce GTX 1080", [], "xformers"), ("NVIDIA GeForce RTX 3060", ["--no-half"], "xformers"),
+     ("NVIDIA H100", [], "sdpa")],
+)  # fmt: skip
+def test_torch_s_memory_efficient_kernel_keeps_no_sums_as_xformers_does(name, args, way):
+    request = a_request(device={"name": name, "total_bytes": 12 * GIB}, host_args=args)
+    placed = place(request, timeline(request), weights_of(request))
+    assert [item.component.attention for item in placed] == [way, way, "sdpa"]
