@@ -19,10 +19,14 @@ from lib_vram.machine.kinds import Kind, is_python, kind_of, webui_name
 
 OLD_SECONDS = 600.0
 """A WebUI without a port is still starting for up to so long: a first start downloads for minutes."""
+IDLE_SECONDS = 20.0
+IDLE_SHARE = 0.05
+"""What was left behind does nothing: over so many seconds it uses no more of a core. One that starts slowly does."""
 SAME_START_SECONDS = 0.05
 """The same start, twice read and once written as decimal text."""
 LEFT_AGAIN_SECONDS = 60.0
-"""How often left-behind WebUIs are looked for: it goes through all processes."""
+LEFT_SOON_SECONDS = 25.0
+"""How often left-behind WebUIs are looked for, sooner when one may be; it goes through all processes."""
 GOES_SECONDS = 3.0
 """How long an ended process may take to close by itself before it is closed."""
 
@@ -63,6 +67,15 @@ class _Facts:
     is_own_user: bool
 
 
+@dataclass(frozen=True)
+class _Work:
+    """How much of the processors a process had used ``at`` a moment, and whether it had been idle until then."""
+
+    at: float
+    seconds: float
+    was_idle: bool | None = None
+
+
 class ProgramReader:
     """Names the holders of a card, and finds WebUIs that were left behind. Remembers what does not change."""
 
@@ -78,7 +91,8 @@ class ProgramReader:
         self._lock = threading.Lock()
         self._facts: dict[tuple[int, float], _Facts] = {}
         self._left: tuple[Program, ...] = ()
-        self._left_at = float("-inf")
+        self._left_at, self._left_rest = float("-inf"), LEFT_AGAIN_SECONDS
+        self._work: dict[tuple[int, float], _Work] = {}
 
     def programs(
         self, holders: Iterable[Holder], shared: Mapping[int, int] | None = None, *, made_up: bool = False
@@ -141,11 +155,13 @@ class ProgramReader:
 
     def _left_behind(self) -> tuple[Program, ...]:
         """Return the user's WebUIs that nobody can reach, of all processes; looked for once a minute."""
-        if self._clock() - self._left_at < LEFT_AGAIN_SECONDS:
+        if self._clock() - self._left_at < self._left_rest:
             return self._left
         self._left_at = self._clock()
         psutil = self._psutil()
         self._left = tuple(self._search(psutil)) if psutil is not None else ()
+        undecided = any(item.was_idle is None for item in self._work.values())
+        self._left_rest = LEFT_SOON_SECONDS if undecided else LEFT_AGAIN_SECONDS
         return self._left
 
     def _search(self, psutil: Any) -> Iterator[Program]:
@@ -188,7 +204,24 @@ class ProgramReader:
             return facts.kind
         if self._clock() - facts.started < OLD_SECONDS or self._is_family(psutil, process):
             return "webui"
-        return "zombie" if _answers_nowhere(psutil, process) else "webui"
+        return "zombie" if _answers_nowhere(psutil, process) and self._is_idle(psutil, process, facts) else "webui"
+
+    def _is_idle(self, psutil: Any, process: Any, facts: _Facts) -> bool:
+        """Whether it has done next to nothing since it was looked at before; on the first look that is not known."""
+        key, now = (int(process.pid), facts.started), self._clock()
+        before = self._work.get(key)
+        if before is not None and now - before.at < IDLE_SECONDS:
+            return before.was_idle is True
+        try:
+            times = process.cpu_times()
+        except (psutil.Error, OSError):
+            return False
+        seconds = float(times.user + times.system)
+        idle = None if before is None else seconds - before.seconds <= IDLE_SHARE * (now - before.at)
+        if len(self._work) > 512:
+            self._work.clear()
+        self._work[key] = _Work(now, seconds, idle)
+        return idle is True
 
     def _is_family(self, psutil: Any, process: Any) -> bool:
         """Whether it is a parent or a child of this process: launchers wait there, and workers belong to it."""

@@ -15,7 +15,7 @@ from lib_vram.machine.card import Holder
 from lib_vram.machine.programs import OLD_SECONDS, ProgramReader
 
 OWN, NOW = 100, 1_000_000.0
-OLD = NOW - OLD_SECONDS - 1
+OLD = NOW - OLD_SECONDS - 100
 
 
 class Fault(Exception):
@@ -44,6 +44,8 @@ class Process:
         self.obeys = more.get("obeys", True)
         self.signals = []
         self.alive = True
+        self.works = more.get("works", 0.0)
+        self._looks = 0
 
     def name(self):
         return self._name
@@ -59,6 +61,10 @@ class Process:
 
     def create_time(self):
         return self.started
+
+    def cpu_times(self):
+        self._looks += 1
+        return SimpleNamespace(user=20 + self.works * self._looks, system=1.0)
 
     def uids(self):
         return self._uid, self._uid, self._uid
@@ -106,7 +112,11 @@ def system():
             process_iter=lambda: list(table.values()),
             wait_procs=lambda items, timeout: ([i for i in items if not i.alive], [i for i in items if i.alive]),
         )  # fmt: skip
-        return ProgramReader(lambda: psutil, lambda: NOW, own=OWN)
+        now = [NOW - 30]
+        reader = ProgramReader(lambda: psutil, lambda: now[0], own=OWN)
+        reader.programs([])  # half a minute ago somebody looked already
+        now[0] = NOW
+        return reader
 
     return made
 
@@ -127,10 +137,20 @@ def test_a_webui_that_answers_nowhere_was_left_behind_and_one_that_does_was_not(
         Process(7, ports=Denied("hidden")),
         Process(7, family=[Process(9, ports=(7860,))]),  # the Python of a venv is a process around the one that works
         Process(7, uid=4242),
+        Process(7, works=5.0),  # a first start on a slow computer takes long, and works
     ],
 )
 def test_in_doubt_it_is_a_webui_at_work(system, process):
     assert kinds(system(process), 7) == {7: "webui"}
+
+
+def test_on_the_first_look_nothing_was_left_behind_yet(system):
+    process = Process(7)
+    psutil = system(process)._psutil
+    first = ProgramReader(psutil, lambda: NOW, own=OWN)
+    assert kinds(first, 7) == {7: "webui"}
+    assert first.end(7, OLD) == "not_zombie"
+    assert process.signals == []
 
 
 def test_what_belongs_to_this_process_is_never_left_behind(system):
@@ -223,9 +243,12 @@ def test_a_real_webui_that_was_left_behind_is_ended_by_its_number_and_start_alon
     other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])  # a WebUI of its own, so to speak
     try:
         at = process.create_time()
-        later = ProgramReader(clock=lambda: time.time() + OLD_SECONDS, own=other.pid)
+        more = [OLD_SECONDS]
+        later = ProgramReader(clock=lambda: time.time() + more[0], own=other.pid)
         assert ProgramReader(own=other.pid).end(process.pid, at) == "not_zombie"  # it may still be starting
         assert later.end(process.pid, at + 1) == "changed"
+        assert later.end(process.pid, at) == "not_zombie"  # it may be at work
+        more[0] += 3600
         assert process.status() != psutil.STATUS_ZOMBIE
         assert later.end(process.pid, at) == "ended"
         assert not psutil.pid_exists(process.pid) or process.status() == psutil.STATUS_ZOMBIE
