@@ -17,7 +17,7 @@ from lib_vram.plan.levers import LEVERS
 
 logger = logging.getLogger("vram_guard")
 
-FILE = Path(__file__).resolve().parents[2] / "data" / "undone.json"
+FILE = Path(os.environ.get("VRAM_GUARD_DATA") or Path(__file__).resolve().parents[2] / "data") / "undone.json"
 TOO_OFTEN = 2
 
 
