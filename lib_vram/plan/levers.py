@@ -31,14 +31,14 @@ LEVERS: Mapping[LeverName, Mapping[HostName, Means]] = {
     "free_idle_models": {
         "a1111": Means(True, "send_model_to_cpu for other checkpoints, Module.to for what else the host keeps"),
         "forge": Means(True, "memory_management.free_memory"),
-        "neo": Means(False, "memory_management.free_memory"),
+        "neo": Means(True, "memory_management.free_memory"),
         "reforge": Means(False, "model_management.free_memory"),
         "classic": Means(False, "model_management.free_memory"),
     },
     "live_preview": {
         "a1111": Means(True, "opts.show_progress_type, opts.live_previews_enable"),
         "forge": Means(True, "opts.show_progress_type, opts.live_previews_enable"),
-        "neo": Means(False, "opts.show_progress_type"),
+        "neo": Means(True, "opts.show_progress_type, opts.live_previews_enable"),
         "reforge": Means(False, "opts.show_progress_type"),
         "classic": Means(False, "opts.show_progress_type"),
     },
@@ -47,7 +47,7 @@ LEVERS: Mapping[LeverName, Mapping[HostName, Means]] = {
     },
     "reserve": {
         "forge": Means(True, "override_settings['forge_inference_memory']"),
-        "neo": Means(False, "UnetPatcher.add_extra_preserved_memory_during_sampling, free_memory before the VAE"),
+        "neo": Means(True, "memory_management.extra_reserved_memory"),
         "reforge": Means(True, "model_management.minimum_inference_memory"),
         "classic": Means(True, "model_management.minimum_inference_memory"),
     },
@@ -78,14 +78,14 @@ LEVERS: Mapping[LeverName, Mapping[HostName, Means]] = {
     "upscaler_tile": {
         "a1111": Means(True, "opts.ESRGAN_tile and those of DAT, SwinIR, ScuNET"),
         "forge": Means(True, "opts.ESRGAN_tile and those of DAT, SwinIR, ScuNET"),
-        "neo": Means(False, "opts.ESRGAN_tile"),
+        "neo": Means(True, "opts.ESRGAN_tile"),
         "reforge": Means(False, "opts.ESRGAN_tile"),
         "classic": Means(False, "opts.ESRGAN_tile"),
     },
     "fp8_storage": {
         "a1111": Means(True, "opts.fp8_storage"),
         "forge": Means(True, "opts.forge_unet_storage_dtype, main_entry.refresh_model_loading_parameters"),
-        "neo": Means(False, "opts.forge_unet_storage_dtype"),
+        "neo": Means(True, "opts.forge_unet_storage_dtype, main_entry.refresh_model_loading_parameters"),
         "reforge": Means(False, "opts.fp8_storage"),
         "classic": Means(False, "opts.fp8_storage"),
     },
