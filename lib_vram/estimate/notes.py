@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from lib_vram.estimate.controls import is_known
 from lib_vram.estimate.extras import unknown_preprocessors
-from lib_vram.estimate.flags import TITLES, lacks_fused_attention, of_forge_line, offload_mode, vae_dtype
+from lib_vram.estimate.flags import TITLES, lacks_fused_attention, of_forge_line, offload_mode, unet_dtype, vae_dtype
 from lib_vram.estimate.named import detector_network, runs_a_network, upscaler_network
 from lib_vram.estimate.references import TAKES_REFERENCES
 from lib_vram.estimate.residency import CONTEXT_HIGH_BYTES, CONTEXT_LOW_BYTES, Placed
@@ -15,7 +15,7 @@ from lib_vram.estimate.timeline import computed_side, vae_tile
 from lib_vram.message import Message, say
 from lib_vram.physics.addons import Addon
 from lib_vram.physics.alloc_conf import AllocatorConf
-from lib_vram.physics.interval import device_reasons
+from lib_vram.physics.interval import HALVES, device_reasons
 from lib_vram.request import Request
 
 VAE_PHASES = ("vae_encode", "hires_upscale", "vae_decode")
@@ -81,6 +81,8 @@ def _general_notes(request: Request, placed: tuple[Placed, ...]) -> Iterator[Mes
         yield say("estimate.tiles", tile=tile)
     if any(part.dtype == "fp32" for part in parts):
         yield say("interval.fp32")
+    if unet_dtype(request) not in HALVES:
+        yield say("interval.quantised", dtype=unet_dtype(request))
     yield from device_reasons(request.device.name)
     if lacks_fused_attention(request):
         yield say("estimate.no_fused_attention", device=request.device.name)

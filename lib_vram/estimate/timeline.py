@@ -191,6 +191,7 @@ def _sampling(request: Request, phase: PhaseName, width: int, height: int) -> It
     component = Component(
         family=request.model.family, part="denoise", width=width, height=height, batch=request.batch_size,
         frames=_frames(request), dtype=compute_dtype(request), attention=request.attention, cfg=cfg,
+        weights_dtype=unet_dtype(request),
         alloc_conf=conf_of(request), host=code_host(request),
     )  # fmt: skip
     yield from sampling_works(request, phase, component)

@@ -25,6 +25,7 @@ ALWAYS = ["weights_of_family", "interval"]
         ({"width": 1001}, "size_cut"),
         ({"vae": {"tiled": True, "tile_size": 256}}, "tiles"),
         ({"host_args": ["--no-half"]}, "interval.fp32"),
+        ({"host": "forge", "model": {"family": "sdxl", "storage_dtype": "fp8"}}, "interval.quantised"),
         ({"device": {"name": "NVIDIA GeForce GTX 1080", "total_bytes": 8 * GIB}}, "interval.old_gpu"),
         ({"device": {"name": "AMD Radeon RX 7900 XTX", "total_bytes": 8 * GIB}}, "interval.rocm"),
         ({"hires": {"upscaler": "LDSR"}}, "upscaler_not_counted"),
