@@ -302,7 +302,9 @@ class Trying:
 
     def next_rung(self, request: Request | None, lesson: Lesson) -> Rung:
         """Return what the next try does differently."""
-        return thinking.next_rung(request, lesson, self.tried)
+        from lib_vram.guard.rescue_rungs import next_rung
+
+        return next_rung(request, lesson, self.tried)
 
     @fail_open(instead=lambda *_: None)
     def _tell(self) -> None:
@@ -376,7 +378,9 @@ class Sampling(Trying):
 
     def next_rung(self, request: Request | None, lesson: Lesson) -> Rung:
         """Return what the next try does differently; where nothing is known, half as many pictures at once."""
-        rung = thinking.next_rung(request, lesson, self.tried, may_split=self.splits)
+        from lib_vram.guard.rescue_rungs import next_rung
+
+        rung = next_rung(request, lesson, self.tried, may_split=self.splits)
         if self.splits:
             wanted = rung.request.batch_size if rung.request is not None else self.size // 2
             self.size = self.work.size = largest_part(self.size, wanted)

@@ -92,9 +92,11 @@ class OwnTiles(Trying):
 
     def next_rung(self, request: Request | None, lesson: Lesson) -> Rung:
         """Return the rung, with the tile that the next try takes."""
+        from lib_vram.guard.rescue_rungs import tile_of
+
         rung = super().next_rung(request, lesson)
         now = self.work.tile or vars(self.decoder).get(OWN_MARK)
-        tile = next_tile(self.longest, now, thinking.tile_of(rung.request)) if can_tile(self.decoder) else None
+        tile = next_tile(self.longest, now, tile_of(rung.request)) if can_tile(self.decoder) else None
         if tile is None or tile == now:
             return Rung(request)
         self.work.tile, self.work.tiles_from = tile, min(self.work.tiles_from or self.pixels, self.pixels)

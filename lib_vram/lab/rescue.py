@@ -13,6 +13,7 @@ from lib_vram.estimate.result import PhaseName
 from lib_vram.estimate.simulate import PhaseOutOfMemory, PhaseRun, simulate_steps
 from lib_vram.guard import rescue as thinking
 from lib_vram.guard.fail_open import fail_open
+from lib_vram.guard.rescue_rungs import next_rung
 from lib_vram.host.lab import LabRun
 from lib_vram.journal.session import Session
 
@@ -56,7 +57,7 @@ def _changed(run: LabRun, error: PhaseOutOfMemory, tried: int) -> Rescued | None
     Where nothing helps, the phase is run once more as it is: another program may have given back what it took.
     """
     lesson = thinking.lesson_of(error, error.phase)
-    rung = thinking.next_rung(run.request, lesson, tried) if lesson is not None else thinking.Rung()
+    rung = next_rung(run.request, lesson, tried) if lesson is not None else thinking.Rung()
     if rung.request is None or (rung.request == run.request and tried > 1):
         return None
     run.request = rung.request

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from lib_vram.diagnosis.numbers import Numbers
 from lib_vram.errors import BadInput, DeviceOutOfMemory, Refused
-from lib_vram.guard import rescue
-from lib_vram.guard.rescue import Lesson, lesson_of, next_rung
+from lib_vram.guard import rescue, rescue_rungs
+from lib_vram.guard.rescue import Lesson, lesson_of
+from lib_vram.guard.rescue_rungs import next_rung
 from lib_vram.message import render
 from lib_vram.request import Request
 
@@ -118,7 +119,7 @@ def test_a_model_that_cannot_be_computed_gets_the_leanest_step(monkeypatch):
     def unknown(*_):
         raise BadInput("model.family", got="x", takes="another")
 
-    monkeypatch.setattr(rescue, "estimate", unknown)
+    monkeypatch.setattr(rescue_rungs, "estimate", unknown)
     rung = next_rung(request(batch_size=4), Lesson("sampling"), 1)
     assert rung.line == "batch 4x1 -> 1x4; cond and uncond apart"
 
