@@ -12,6 +12,7 @@ from lib_vram.guard.fail_open import fail_open
 from lib_vram.host.course import steps_of, was_stopped
 from lib_vram.plan.result import Plan
 from lib_vram.request import Request
+from lib_vram.units import MIB, round_up
 
 if TYPE_CHECKING:
     from lib_vram.host.base import Host
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from lib_vram.learning.recorder import Recorder
     from lib_vram.learning.store import Store
 
+STEP_BYTES = 32 * MIB
+"""Less room is counted in such steps, so that a plan is still at hand when a run has moved a lesson by a little."""
 MOST_PLANS = 3
 """A plan that a lesson about the smaller sizes spoils is made again with a little less room, so often in all."""
 
@@ -104,7 +107,7 @@ class Learned:
 
     @fail_open(instead=_nothing)
     def ended(self, p: Any, *, stopped: bool = False) -> None:
-        """Note that the run of ``p`` came to its end: by itself, or because a person stopped it, as the host may say."""
+        """Note that the run of ``p`` came to its end: by itself, or because a person stopped it."""
         if self.recorder is not None:
             self.recorder.ended(p, "stopped" if stopped or was_stopped() else "done")
 
@@ -155,5 +158,5 @@ def _on_less(request: Request, more_bytes: int) -> Request:
     if more_bytes <= 0:
         return request
     device = request.device
-    held_bytes = min(device.total_bytes, device.used_by_others_bytes + more_bytes)
+    held_bytes = min(device.total_bytes, device.used_by_others_bytes + round_up(more_bytes, STEP_BYTES))
     return request.replace(device=replace(device, used_by_others_bytes=held_bytes))

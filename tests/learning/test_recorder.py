@@ -184,6 +184,7 @@ def test_a_rescued_run_is_kept_and_teaches_only_that_it_ran_out(recorder, torch)
 
 def test_a_rescue_after_another_program_took_memory_teaches_nothing(tmp_path, torch, monkeypatch):
     monkeypatch.setattr(module, "SAMPLE_SECONDS", 0.002)
+    monkeypatch.setattr(module, "DEVICE_SECONDS", 0.0)
     card = Card("A", 12 * GIB, GIB, 5 * GIB, "nvml")
     recorder = Recorder(Store(tmp_path), lambda request: MACHINE, lambda request: EXPECTED, lambda: card, torch.read)
     run = generate(recorder, torch)
@@ -211,6 +212,7 @@ def test_the_virtual_card_measures_by_itself(recorder):
 
 def test_between_the_hooks_the_thread_reads_torch_and_the_card(tmp_path, torch, monkeypatch):
     monkeypatch.setattr(module, "SAMPLE_SECONDS", 0.002)
+    monkeypatch.setattr(module, "DEVICE_SECONDS", 0.0)
     monkeypatch.setattr(module.os, "getpid", lambda: 77)
     card = Card("A", 12 * GIB, 4 * GIB, GIB, "nvml", holders=(Holder(77, "python", WEIGHTS + GIB + 400 * MIB),))
     recorder = Recorder(Store(tmp_path), lambda request: MACHINE, lambda request: EXPECTED, lambda: card, torch.read)
