@@ -28,6 +28,7 @@ from lib_vram.host import rescue_levers as levers
 from lib_vram.host import units
 from lib_vram.host.patches import Patches
 from lib_vram.host.rescue_keys import RESCUE_KEY
+from lib_vram.host.rescue_saves import save_once
 from lib_vram.host.rescue_shares import Share, at_work_on, joined, largest_part, may_split, part_of, pictures_of
 from lib_vram.message import Message, render, say
 from lib_vram.request import Request
@@ -145,7 +146,7 @@ class Rescuer:
             works.append(work)
             well = False
             try:
-                self._watch_controlnet(work)
+                self._watch(work)
                 pictures = original(p)
                 well = True
                 return pictures
@@ -158,8 +159,12 @@ class Rescuer:
         return process_images_inner
 
     @fail_open(instead=lambda *_: None)
-    def _watch_controlnet(self, work: Work) -> None:
-        """Its preprocessors run in a hook, whose failure the hosts only log: the picture would come without it."""
+    def _watch(self, work: Work) -> None:
+        """Prepare for what this run may do again.
+
+        ControlNet's preprocessors run in a hook, whose failure the hosts only log: the picture would come without it.
+        """
+        save_once(work.patches, work.p)
         script = units.script_titled(work.p, CONTROLNET)
         if script is not None and hasattr(script, "process"):
             work.patches.set_attribute(script, "process", self._again(script.process, "controlnet_preprocess"))

@@ -120,6 +120,32 @@ def test_a_first_pass_that_fails_is_rescued_with_its_second_pass(host, monkeypat
     assert pictures == unfailed(monkeypatch, batch_size=2, enable_hr=True)
 
 
+def test_first_pass_pictures_are_saved_once(host, monkeypatch):
+    saved = []
+    images = SimpleNamespace(save_image=lambda *given, **named: saved.append((given[3], named["suffix"])))
+    monkeypatch.setitem(sys.modules, "modules.images", images)
+    before = images.save_image
+
+    def sample_hr_pass(p, samples, decoded_samples, seeds, *rest):
+        for seed in seeds:
+            images.save_image(
+                "picture", "out", "", seed, "prompt", info=f"of {seed}", p=p, suffix="-before-highres-fix"
+            )
+            images.save_image("mask", "out", "", seed, "prompt", info="", p=p, suffix="-mask")
+        host.step("hires_sampling", len(seeds))
+        return samples
+
+    host.rescuer.stop()
+    monkeypatch.setattr(webui.Txt2Img, "sample_hr_pass", sample_hr_pass)
+    host.rescuer.start()
+    host.fails["hires_sampling"] = [out_of_memory()]
+    host.run(batch_size=2, enable_hr=True)
+    assert [seed for seed, suffix in saved if suffix == "-before-highres-fix"] == [100, 101]
+    assert len([seed for seed, suffix in saved if suffix == "-mask"]) == 4
+    assert images.save_image is before
+    host.rescuer.stop()
+
+
 @pytest.mark.parametrize(("phase", "kind"), [("text_encode", webui.Txt2Img), ("vae_encode", Img2Img)])
 def test_a_step_that_cannot_be_made_smaller_is_repeated_after_freeing(host, phase, kind):
     host.fails[phase] = [out_of_memory(), out_of_memory()]
