@@ -41,7 +41,7 @@
         try {
             const response = await guard.server.post("fits", {tab: state.tab, form: form});
             print = now;
-            nextAt = Date.now() + AGAIN_MS;
+            nextAt = Date.now() + (response.body.complete === false ? 0 : AGAIN_MS);
             show(response.body);
         } catch (error) {
             print = now;

@@ -30,7 +30,7 @@ from itertools import combinations, islice
 from typing import Any, Literal
 
 from lib_vram.errors import BadInput
-from lib_vram.estimate.estimator import estimate, measure
+from lib_vram.estimate.estimator import could_fit, estimate, measure
 from lib_vram.estimate.flags import FULL_PRECISION, FULL_PRECISION_VAE, has_flag, offload_mode, vae_dtype
 from lib_vram.estimate.physics import COMPUTED, Physics
 from lib_vram.estimate.result import Estimate, Verdict
@@ -189,11 +189,11 @@ def advise(
     start = _Start(request, before, request.host_args if arguments is None else tuple(arguments), variable, physics)
     if before.verdict == "fits":
         return tuple(start.advice((change,)) for change in _unneeded(request) if start.still_fits(change))[:1]
-    singles = [change for change in changes_for(request) if not (windows and _not_on_windows(change))]
+    singles = [change for change in changes_for(request) if start.can_help(change, windows=windows)]
     helping = _without_weaker([start.advice((change,)) for change in singles if start.is_helped_by(change)])
     enough = [item for item in helping if item.after.verdict != "wont_fit"]
     if before.verdict == "wont_fit" and all(item.slow for item in enough):
-        pairs = (start.advice(pair) for pair in _pairs(request, windows=windows) if start.is_helped_by(pair[-1]))
+        pairs = (start.advice(pair) for pair in _pairs(request, physics) if start.is_helped_by(pair[-1]))
         better = (item for item in pairs if item.after.verdict != "wont_fit" and not (item.slow and enough))
         helping += list(islice(better, 1))
     helping.sort(key=lambda item: (RANKS[item.after.verdict], COSTS.index(item.costs), item.slow))
@@ -220,6 +220,13 @@ class _Start:
     arguments: tuple[str, ...]
     variable: str
     physics: Physics
+
+    def can_help(self, change: Change, *, windows: bool) -> bool:
+        """Whether ``change`` is to be computed: no setting of the allocator makes room for more than there is."""
+        if change.conf is None:
+            return True
+        fits_in_all = all(phase.peak_bytes <= self.before.available_bytes for phase in self.before.phases)
+        return fits_in_all and not (windows and NOT_ON_WINDOWS in change.conf)
 
     def is_helped_by(self, change: Change) -> bool:
         """Whether ``change`` is worth a restart, and this machine has the RAM for it."""
@@ -261,22 +268,22 @@ def _without_weaker(found: list[Advice]) -> list[Advice]:
     return [item for item in found if item not in sizes or item is best]
 
 
-def _pairs(request: Request, *, windows: bool) -> Iterator[tuple[Change, Change]]:
-    """Yield two changes of different kinds, the second made on top of the first, least harmful first."""
-    for first, second in combinations(changes_for(request), 2):
-        if first.kind == second.kind or (windows and (_not_on_windows(first) or _not_on_windows(second))):
+def _pairs(request: Request, physics: Physics) -> Iterator[tuple[Change, Change]]:
+    """Yield two changes of different kinds, the second made on top of the first, least harmful first.
+
+    Those that cannot be enough are left out by their floors, and the allocator, which never decides it alone.
+    """
+    candidates = [change for change in changes_for(request) if change.conf is None]
+    for first, second in combinations(candidates, 2):
+        if first.kind == second.kind:
             continue
         then = next((change for change in changes_for(first.request) if _is_same(change, second)), None)
-        if then is not None:
+        if then is not None and could_fit(then.request, physics):
             yield first, then
 
 
 def _is_same(one: Change, other: Change) -> bool:
     return (one.kind, one.add, one.conf) == (other.kind, other.add, other.conf)
-
-
-def _not_on_windows(change: Change) -> bool:
-    return NOT_ON_WINDOWS in (change.conf or "")
 
 
 def _present(request: Request, flags: Sequence[str]) -> tuple[str, ...]:

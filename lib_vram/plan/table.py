@@ -5,12 +5,14 @@ Everything here is :func:`~lib_vram.estimate.estimator.estimate` asked a bounded
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from lib_vram.errors import NotReady
-from lib_vram.estimate.estimator import estimate, measure
+from lib_vram.estimate.estimator import could_fit, estimate, measure
 from lib_vram.estimate.flags import of_forge_line
 from lib_vram.estimate.physics import COMPUTED, Physics
 from lib_vram.estimate.result import Estimate, Verdict
@@ -91,6 +93,9 @@ class Cell:
         }
 
 
+NOT_YET, WONT_FIT = Cell("unknown", 0, 0, False), Cell("wont_fit", 0, 0, False)
+
+
 @dataclass(frozen=True)
 class Row:
     """One size: whether the model was made for it, whether the request asks for it, and a cell per column."""
@@ -109,6 +114,11 @@ class SizeTable:
     vary: Column
     columns: tuple[int, ...]
     rows: tuple[Row, ...]
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every cell was computed in the time that was given."""
+        return all(cell.verdict != "unknown" for row in self.rows for cell in row.cells)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form: each cell with its size and its column's value."""
@@ -205,23 +215,38 @@ def as_computed(result: Estimate, request: Request) -> Estimate:
     return result
 
 
-def size_table(request: Request, physics: Physics = COMPUTED, correct: Correct = as_computed) -> SizeTable:
+def size_table(
+    request: Request, physics: Physics = COMPUTED, correct: Correct = as_computed, seconds: float | None = None
+) -> SizeTable:
     """Return common sizes of the family, upright or lying as ``request`` is, at several batches or frames.
+
+    The row that is asked for comes first. After ``seconds`` a cell that is not ruled out by its floor is left
+    ``"unknown"``; what was computed is remembered, so that another call goes on from there.
 
     Raises:
         NotReady: the memory of ``request`` cannot be computed yet.
     """
     refuse_unknown(request, physics)
+    until = math.inf if seconds is None else time.monotonic() + seconds
     vary: Column = "frames" if SHAPES[request.model.family].frames_per_latent > 1 else "batch_size"
     usual = FRAMES if vary == "frames" else BATCHES
     columns = tuple(sorted({*usual, getattr(request, vary)}))
-    rows = []
-    for size, native in sizes_for(request):
+    now = (request.width, request.height)
+
+    def row(size: Size, native: bool) -> Row:
         at_size = request.replace(width=size[0], height=size[1])
-        asked = [at_size.replace(**{vary: value}) for value in columns]
-        cells = tuple(Cell.of(correct(estimate(item, physics), item)) for item in asked)
-        rows.append(Row(*size, native, size == (request.width, request.height), cells))
-    return SizeTable(vary, columns, tuple(rows))
+        cells = tuple(_cell(at_size.replace(**{vary: value}), physics, correct, until) for value in columns)
+        return Row(*size, native, size == now, cells)
+
+    sizes = dict(sizes_for(request))
+    first = {size: row(size, sizes[size]) for size in sorted(sizes, key=lambda size: size != now)}
+    return SizeTable(vary, columns, tuple(first[size] for size in sizes))
+
+
+def _cell(request: Request, physics: Physics, correct: Correct, until: float) -> Cell:
+    if time.monotonic() < until:
+        return Cell.of(correct(estimate(request, physics), request))
+    return NOT_YET if could_fit(request, physics) else WONT_FIT
 
 
 def sizes_for(request: Request) -> tuple[tuple[Size, bool], ...]:

@@ -6,15 +6,14 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import lru_cache
 from typing import Any
 
-from lib_vram.errors import BadInput
+from lib_vram.errors import BadInput, NotReady
 from lib_vram.estimate.estimator import estimate
 from lib_vram.estimate.result import Estimate
 from lib_vram.guard.guard import reason_of
 from lib_vram.message import Message, render, say
-from lib_vram.plan.advice import Advice, advise
+from lib_vram.plan.advice import advise
 from lib_vram.plan.fit import largest
 from lib_vram.plan.table import Correct, as_computed, cards_table, lighter_weights, size_table
 from lib_vram.request import Mode, Request
@@ -24,7 +23,9 @@ from lib_vram.ui.sections import restart_advice, what_fits
 from lib_vram.ui.sections.what_fits import Fits
 
 WAIT_SECONDS = 3.0
-"""One answer is computed at a time, well within a second; who waits longer is told to ask again."""
+"""One answer is computed at a time; who waits longer is told to ask again."""
+TABLE_SECONDS = 0.5
+"""Of one answer; large pictures with attention by score matrices take a tenth of a second for each cell."""
 WINDOWS = os.name == "nt"
 
 _turn = threading.Lock()
@@ -44,13 +45,20 @@ def fits(guard: GuardLike, tab: Mode, form: dict[str, Any], language: str) -> di
     result = correct(estimate(request), request)
     if result.verdict == "unknown":
         return _unknown(result.notes[0], language)
-    with _one_at_a_time(language):
-        found = compute(request, result, correct)
-        advice = advise_for(request, result, guard.host.launch_arguments(), _variable())
-    return {
+    try:
+        with _one_at_a_time(language):
+            return _answer(guard, tab, request, result, correct, language)
+    except NotReady:  # it will not fit as far as it is known, and not all of it is
+        return _unknown(result.notes[0], language)
+
+
+def _answer(
+    guard: GuardLike, tab: Mode, request: Request, result: Estimate, correct: Correct, language: str
+) -> dict[str, Any]:
+    found = compute(request, correct, TABLE_SECONDS)
+    answer = {
         "known": True,
-        "advice": [item.to_dict(language) for item in advice],
-        "advice_html": restart_advice.advice_html(request, advice, result.verdict, language, windows=WINDOWS),
+        "complete": found.sizes.is_complete,
         "largest_size": found.largest_size.to_dict(),
         "largest_batch": found.largest_batch.to_dict(),
         "sizes": found.sizes.to_dict(),
@@ -58,27 +66,23 @@ def fits(guard: GuardLike, tab: Mode, form: dict[str, Any], language: str) -> di
         "weights": [item.to_dict() for item in found.weights],
         "fits_html": what_fits.fits_html(found, tab, language),
     }
+    if found.sizes.is_complete:  # one thing after the other: the page asks again at once
+        advice = advise(request, guard.host.launch_arguments(), windows=WINDOWS, variable=_variable())
+        answer["advice"] = [item.to_dict(language) for item in advice]
+        answer["advice_html"] = restart_advice.advice_html(request, advice, result.verdict, language, windows=WINDOWS)
+    return answer
 
 
-@lru_cache(maxsize=16)
-def compute(request: Request, result: Estimate, correct: Correct = as_computed) -> Fits:
-    """Return everything that fits, from memory the second time as long as ``result`` is still its estimate."""
+def compute(request: Request, correct: Correct = as_computed, seconds: float | None = None) -> Fits:
+    """Return everything that fits; after ``seconds`` the rest of the table stays open. Remembered piece by piece."""
     return Fits(
         request=request,
         largest_size=largest(request, "size", correct=correct),
         largest_batch=largest(request, "batch", correct=correct),
-        sizes=size_table(request, correct=correct),
+        sizes=size_table(request, correct=correct, seconds=seconds),
         cards=cards_table(request, correct=correct),
         weights=lighter_weights(request),
     )
-
-
-@lru_cache(maxsize=16)
-def advise_for(
-    request: Request, result: Estimate, arguments: tuple[str, ...], variable: str, windows: bool = WINDOWS
-) -> tuple[Advice, ...]:
-    """Return the restart advice, from memory the second time as long as ``result`` is still its estimate."""
-    return advise(request, arguments, windows=windows, variable=variable)
 
 
 def _correct(guard: GuardLike) -> Correct:

@@ -89,14 +89,22 @@ def test_two_changes_are_tried_where_one_is_not_enough():
     assert all(item.after.verdict == "wont_fit" or item.slow for item in others)
 
 
+NEARLY = {"device": {"total_bytes": int(9.2 * GIB)}}
+"""A card with room for what SDXL allocates at 1024×1024, and not for the gaps beside it."""
+
+
 def test_the_allocator_has_one_size_of_blocks_and_no_growing_segments_on_windows():
-    settings_there = [name for name in names(sdxl()) if ":" in name]
-    assert settings_there == ["expandable_segments:True", "max_split_size_mb:128"]
-    assert not [name for name in names(sdxl(), windows=True) if "expandable" in name]
+    options = [name for name in names(sdxl(**NEARLY)) if ":" in name]
+    assert options == ["expandable_segments:True", "max_split_size_mb:512"]
+    assert [name for name in names(sdxl(**NEARLY), windows=True) if ":" in name] == ["max_split_size_mb:512"]
+
+
+def test_no_setting_of_the_allocator_is_advised_where_there_is_too_little_for_what_is_allocated():
+    assert not [name for name in names(sdxl()) if ":" in name]
 
 
 def test_a_pool_of_the_driver_is_left_alone():
-    assert not [name for name in names(sdxl(alloc_conf="backend:cudaMallocAsync")) if ":" in name]
+    assert not [name for name in names(sdxl(alloc_conf="backend:cudaMallocAsync", **NEARLY)) if ":" in name]
 
 
 def test_what_fits_needs_no_advice():

@@ -28,6 +28,11 @@ def guard():
     return Guard(LabHost())
 
 
+@pytest.fixture(autouse=True)
+def time_enough(monkeypatch):
+    monkeypatch.setattr(answers_fits, "TABLE_SECONDS", 60)
+
+
 @pytest.fixture
 def client(guard):
     app = FastAPI()
@@ -86,7 +91,7 @@ def test_each_table_has_a_caption_and_heads_and_scrolls_with_the_keyboard(client
 def test_the_largest_size_is_shown_as_the_host_makes_it():
     device = {"total_bytes": 8 * GIB}
     request = Request.from_dict({"host": "neo", "model": {"family": "sdxl"}, **SDXL, "device": device})
-    found = replace(answers_fits.compute(request, estimate(request)), largest_size=Fit(1816, 1816, 1, 0))
+    found = replace(answers_fits.compute(request), largest_size=Fit(1816, 1816, 1, 0))
     assert "<dd>1792×1792</dd>" in what_fits.fits_html(found, "txt2img", "en")
 
 
@@ -161,6 +166,32 @@ def test_a_bad_body_is_one_line(client, body, field):
 
 def test_another_site_is_refused(client):
     assert ask(client, **{"Sec-Fetch-Site": "cross-site"}).status_code == 403
+
+
+def test_what_takes_longer_is_answered_in_pieces_and_finished_by_asking_again(client, monkeypatch):
+    monkeypatch.setattr(answers_fits, "TABLE_SECONDS", 0)
+    form = {**SDXL, "lab_total_gib": 9.5}
+    first = ask(client, form).json()
+    assert not first["complete"]
+    assert '<td class="vg-soft">computing…</td>' in first["fits_html"]
+    assert "advice_html" not in first
+    monkeypatch.setattr(answers_fits, "TABLE_SECONDS", 60)
+    whole = ask(client, form).json()
+    assert whole["complete"]
+    assert "computing…" not in whole["fits_html"]
+    for before, after in zip(first["sizes"]["rows"], whole["sizes"]["rows"], strict=True):
+        for early, late in zip(before["cells"], after["cells"], strict=True):
+            assert early["verdict"] in ("unknown", late["verdict"])
+
+
+def test_what_will_not_fit_and_is_not_known_whole_is_said(client, guard, monkeypatch):
+    device = {"total_bytes": GIB}
+    data = {"host": "neo", "model": {"family": "flux2_klein_9b"}, **SDXL, "device": device}
+    request = Request.from_dict({**data, "controlnets": [{"family": "flux2_klein_9b"}]})
+    monkeypatch.setattr(guard.host, "request_from_form", lambda tab, form: request)
+    answer = ask(client)
+    assert answer.status_code == 200
+    assert not answer.json()["known"]
 
 
 def test_one_is_computed_at_a_time_and_who_waits_too_long_is_told(client, monkeypatch):

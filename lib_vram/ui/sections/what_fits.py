@@ -147,6 +147,8 @@ def _weights(weights: Sequence[WeightsFit], words: _Advice) -> Html:
 
 def _cell(cell: Cell, words: _Advice, *, with_figure: bool) -> Html:
     """Return sign, word and colour; ``✓ fits 8.3``."""
+    if cell.verdict == "unknown":
+        return tag("td", words("not_yet"), class_="vg-soft")
     parts = [
         tag("span", SIGNS[cell.verdict], class_="vg-sign", aria_hidden="true"),
         tag("span", Words(words.language)(f"verdict_{cell.verdict}"), class_="vg-word"),
