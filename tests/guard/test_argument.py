@@ -18,6 +18,11 @@ from lib_vram.guard.argument import RunArgument
         (({"tiled": True, "tile_size": 1024, "apart": True}, False, 768, False), RunArgument("", True, 1024, True)),
         ((None, None, None, None), RunArgument()),
         (("fix",), RunArgument("fix")),
+        (
+            ("", False, 768, False, 2048, True, "off", "sub_quad", True, 128),
+            RunArgument("", False, 768, False, 2048, True, "off", "sub_quad", True, 128),
+        ),
+        (({"live_preview": "approx", "reserve_mb": 0},), RunArgument(live_preview="approx")),
         (("fixed: batch 4x1 -> 1x4", False, 768, False), RunArgument(changes="batch 4x1 -> 1x4")),
         (("fixed: " + "x" * 300,), RunArgument(changes="x" * 200)),
     ],
@@ -37,6 +42,12 @@ def test_values_and_objects_are_understood(values, argument):
         (("", True, "768"), "tile_size"),
         (("", True, True), "tile_size"),
         (("", False, 768, 1), "apart"),
+        (({"reserve_mb": -1},), "reserve_mb"),
+        (({"unload_idle": "yes"},), "unload_idle"),
+        (({"live_preview": "full"},), "live_preview"),
+        (({"attention": "fast"},), "attention"),
+        (({"fp8_weights": 1},), "fp8_weights"),
+        (({"upscaler_tile": 4096},), "upscaler_tile"),
     ],
 )
 def test_what_cannot_be_used_is_named(values, named):

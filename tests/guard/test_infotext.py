@@ -10,11 +10,14 @@ from hypothesis import strategies as st
 
 from lib_vram.estimate.result import Estimate, PhaseEstimate
 from lib_vram.guard import infotext
-from lib_vram.request import DeviceSpec, ForgeSettings, Hires, ModelSpec, Request, VaeSpec
+from lib_vram.request import ControlUnit, DeviceSpec, ForgeSettings, Hires, IdleModel, ModelSpec, Request, VaeSpec
 from tests.fakehost.processing import quote
 
-GIB = 1024**3
-BASE = Request(DeviceSpec(8 * GIB), ModelSpec("sd15"), 1024, 768, batch_size=4, hires=Hires(2.0))
+GIB, MIB = 1024**3, 1024**2
+BASE = Request(
+    DeviceSpec(8 * GIB), ModelSpec("sd15"), 1024, 768, batch_size=4, hires=Hires(2.0), upscaler_tile=192,
+    controlnets=(ControlUnit(),), idle_models=(IdleModel("checkpoint", 2 * GIB),),
+)  # fmt: skip
 
 PARAMETER = re.compile(r'\s*(\w[\w \-/]+):\s*("(?:\\.|[^\\"])+"|[^,]*)(?:,|$)')
 """How the hosts read an infotext's last line."""
@@ -32,6 +35,13 @@ PARAMETER = re.compile(r'\s*(\w[\w \-/]+):\s*("(?:\\.|[^\\"])+"|[^,]*)(?:,|$)')
         ({"hires": None}, "hires off"),
         ({"width": 896, "height": 672}, "size 1024x768 -> 896x672"),
         ({"batch_size": 2, "batch_count": 2, "batch_cond_uncond": False}, "batch 4x1 -> 2x2; cond and uncond apart"),
+        ({"live_preview": "off"}, "live preview approx -> off"),
+        ({"attention": "sub_quad"}, "attention sdpa -> sub_quad"),
+        ({"idle_models": ()}, "idle models unloaded"),
+        ({"forge": ForgeSettings(1500 * MIB)}, "kept free 1024 -> 1500 MiB"),
+        ({"upscaler_tile": 128}, "upscaler tile 192 -> 128"),
+        ({"controlnets": (ControlUnit(low_vram=True),)}, "ControlNet low VRAM"),
+        ({"model": ModelSpec("sd15", storage_dtype="fp8")}, "weights stored in fp8"),
         ({}, ""),
     ],
 )
