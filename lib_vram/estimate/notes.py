@@ -6,14 +6,23 @@ from collections.abc import Iterator
 
 from lib_vram.estimate.controls import is_known
 from lib_vram.estimate.extras import unknown_preprocessors
-from lib_vram.estimate.flags import TITLES, lacks_fused_attention, of_forge_line, offload_mode, unet_dtype, vae_dtype
+from lib_vram.estimate.flags import (
+    TITLES,
+    compute_dtype,
+    lacks_fused_attention,
+    of_forge_line,
+    offload_mode,
+    unet_dtype,
+    vae_dtype,
+)
 from lib_vram.estimate.named import detector_network, runs_a_network, upscaler_network
 from lib_vram.estimate.references import TAKES_REFERENCES
 from lib_vram.estimate.residency import CONTEXT_HIGH_BYTES, CONTEXT_LOW_BYTES, Placed
 from lib_vram.estimate.result import Estimate, PhaseEstimate
 from lib_vram.estimate.timeline import computed_side, vae_tile
+from lib_vram.estimate.weights import quantised_layer
 from lib_vram.message import Message, say
-from lib_vram.physics.addons import Addon
+from lib_vram.physics.addons import Addon, lora_scratch_bytes
 from lib_vram.physics.alloc_conf import AllocatorConf
 from lib_vram.physics.interval import HALVES, device_reasons
 from lib_vram.request import Request
@@ -90,7 +99,7 @@ def _general_notes(request: Request, placed: tuple[Placed, ...]) -> Iterator[Mes
     yield from _reference_notes(request)
     yield from _allocator_notes(request)
     if request.loras:
-        yield say("estimate.loras_merged")
+        yield say("estimate.loras_merged", scratch_bytes=_lora_scratch_bytes(request))
     yield say("estimate.interval", low_bytes=CONTEXT_LOW_BYTES, high_bytes=CONTEXT_HIGH_BYTES)
 
 
@@ -102,6 +111,13 @@ def _allocator_notes(request: Request) -> Iterator[Message]:
         yield say("estimate.expandable_ignored")
     elif conf.expandable and request.system.platform is None:
         yield say("estimate.expandable_not_on_windows")
+
+
+def _lora_scratch_bytes(request: Request) -> int:
+    """Return what putting a LoRA into the model's largest layer takes for a moment."""
+    itemsize = 4 if compute_dtype(request) == "fp32" else 2
+    layer = quantised_layer(request.model.family, "fp16")
+    return lora_scratch_bytes(layer, itemsize=itemsize, merges_in_fp32=of_forge_line(request))
 
 
 def _reference_notes(request: Request) -> Iterator[Message]:
