@@ -20,7 +20,10 @@ HostName = Literal["a1111", "forge", "reforge", "classic", "neo", "diffusers"]
 Family = Literal[
     "sd15", "sd21", "sdxl", "sdxl_refiner", "sd35_medium", "sd35_large", "flux1", "chroma",
     "flux2_klein_4b", "flux2_klein_9b", "qwen_image", "zimage", "lumina2", "wan21_1b", "wan21_14b",
+    "loaded",
 ]  # fmt: skip
+"""``loaded`` is whatever a WebUI has loaded that has no name here: known by the trace of its own classes alone, and
+only where it was traced."""
 Attention = Literal["sdpa", "xformers", "math", "split", "sub_quad", "sage"]
 Dtype = Literal["fp32", "fp16", "bf16", "fp8"]
 WeightsDtype = Literal["fp32", "fp16", "bf16", "fp8", "q8_0", "q4_k", "q4_0", "nf4", "int8"]

@@ -10,6 +10,7 @@ from lib_vram.estimate.encoders import Inspect, encoders_of
 from lib_vram.estimate.flags import unet_dtype, vae_dtype
 from lib_vram.message import Message, say
 from lib_vram.model.inspect import Checkpoint, inspect_file
+from lib_vram.physics.families import LOADED
 from lib_vram.physics.weights import (
     BITS_PER_WEIGHT,
     FORGE_SDXL_TEXT_ENCODERS_BYTES,
@@ -116,8 +117,10 @@ ARCHITECTURES: dict[Family, Architecture] = {
         14_288_491_584, 0, 157_286_400, 5_680_910_336, 1_050_148_864,
         _WAN_VAE, _WAN_LAYER, 0,
     ),
+    LOADED: Architecture(0, 0, 0, 0, 0, 0, 0, 0),
 }  # fmt: skip
-"""Counted over the published modules' parameters. Families without a block are not run under ``--lowvram``."""
+"""Counted over the published modules' parameters. Of a loaded model without a name
+its file alone tells them. Families without a block are not run under ``--lowvram``."""
 
 
 LINEAR: dict[Family, tuple[int, int]] = {
@@ -160,6 +163,10 @@ def weights_of(request: Request, inspect: Inspect = inspect_file) -> ModelWeight
     if known is None:
         return None
     counts, stored, notes = _counts(request, known, inspect)
+    if request.model.family == LOADED:
+        if not counts["unet"]:
+            return None
+        notes = (say("trace.of_loaded_model"), *notes)
     vae_parameters, vae_notes = _separate_vae(request, inspect)
     if vae_parameters:
         counts["vae"] = vae_parameters

@@ -52,6 +52,8 @@ class Measurer:
     def look(self) -> None:
         """Measure what is loaded now, in a thread of its own. One that still measures an earlier model is given up."""
         self.stop()
+        if cache.use(self._folder).forget_loaded():
+            self._done()
         self._current = threading.Event()
         self._thread = threading.Thread(
             target=self._measure, args=(self._current,), name="vram-guard-measuring", daemon=True

@@ -9,7 +9,7 @@ from torch import nn
 
 from lib_vram.host import traced_ldm
 from lib_vram.host.tracing import LoadedModel, LoadedPart
-from lib_vram.physics.families import SHAPES
+from lib_vram.physics.families import LOADED, SHAPES
 from lib_vram.physics.program import Setting
 
 
@@ -21,7 +21,24 @@ def loaded(sd_model: Any, family: str, host: str) -> LoadedModel | None:
     shape = SHAPES.get(family)
     style = "neo" if shape is None or shape.transformer else "forge"  # its UNet and its VAE are Forge's own code
     denoiser = traced_ldm.denoiser(objects.unet.model.diffusion_model)
-    return LoadedModel(family, style, host, (denoiser, *vae_parts(objects.vae.first_stage_model)))
+    vae = objects.vae.first_stage_model
+    halved = family == LOADED and type(vae).__name__ == FOLDED
+    return LoadedModel(family, style, host, (denoiser, *(halved_vae_parts(vae) if halved else vae_parts(vae))))
+
+
+FOLDED = "AutoencoderKLFlux2"
+"""The VAE that folds four cells of its latent into one."""
+
+
+def halved_vae_parts(vae: nn.Module) -> tuple[LoadedPart, ...]:
+    """Return the work of Flux.2's VAE in cells of 8 × 8 pixels, as those of a model without a name are counted."""
+    _, encode = traced_ldm.vae_parts(vae)
+    return (LoadedPart("vae_decode", vae, _decode_folded, dtypes=traced_ldm.VAE_DTYPES), encode)
+
+
+def _decode_folded(vae: Any, at: Setting, dtype: torch.dtype) -> object:
+    channels = 4 * int(vae.decoder.conv_in.weight.shape[1])
+    return vae.decode(torch.empty(at.batch, channels, at.rows // 2, at.columns // 2, dtype=dtype, device="meta"))
 
 
 def vae_parts(vae: nn.Module) -> tuple[LoadedPart, ...]:

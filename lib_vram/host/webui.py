@@ -22,6 +22,7 @@ from lib_vram.machine.card import Card
 from lib_vram.machine.cards import current_card
 from lib_vram.message import language_of
 from lib_vram.model.inspect import inspect_file
+from lib_vram.physics.families import LOADED
 from lib_vram.plan.result import Plan
 from lib_vram.request import Hires, HostName, Mode, Request
 from lib_vram.units import MIB
@@ -37,6 +38,9 @@ WHAT_IS_ASKED = (
     "override_settings",
 )  # fmt: skip
 """Fields of a processing object by which a copy asks for another generation than its original."""
+
+GROWING_HOSTS = frozenset(("forge", "neo"))
+"""Hosts to which architectures are added that have no name here."""
 
 _FORMS_REMEMBERED = 64
 
@@ -305,11 +309,15 @@ class WebUI(owners.LookedAt):
     def family_of(self, path: str | None) -> str:
         """Return the model family in the file's header, else that of the loaded model if it is this file's.
 
+        In hosts that gain architectures, a loaded model of no known family is ``loaded``: its classes can be traced.
+
         Raises:
             NotReady: neither says.
         """
         family = inspect_file(path).family if path else None
         family = family or self._loaded_family(path)
+        if family is None and self.name in GROWING_HOSTS and self.is_loaded(path):
+            return LOADED
         if family is None:
             raise NotReady("model.family", got=os.path.basename(path or "") or "no checkpoint", takes="a known model")
         return family

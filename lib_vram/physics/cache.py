@@ -23,6 +23,10 @@ from lib_vram.physics.profile import Profile
 MOST_FILES = 200
 """A profile has some 10 kB; a model has three to six."""
 
+OF_LOADED = "loaded-"
+"""How the names of profiles begin that belong to a loaded model without a name of its own: several share them, so that
+one from the disk is in use only once the model at hand was seen to be its."""
+
 MEASURED = "measured "
 """Before the name of a profile that was made here."""
 
@@ -67,11 +71,23 @@ class ProfileCache:
             self._drop_oldest(path)
 
     def newest(self, name: str) -> Profile | None:
-        """Return the profile ``name`` in use, else the one made last, whatever its key."""
+        """Return the profile ``name`` in use, else the one made last, whatever its key.
+
+        Of a loaded model without a name, only the one in use.
+        """
+        if name not in self._known and name.startswith(OF_LOADED):
+            return None
         if name not in self._known:
             paths = self._files(f"{_safe(name)}--*{_SUFFIX}")
             self._known[name] = next(filter(None, map(_read, reversed(paths))), None)
         return self._known[name]
+
+    def forget_loaded(self) -> bool:
+        """Put out of use what belongs to a loaded model without a name; return whether there was anything."""
+        names = [name for name in self._known if name.startswith(OF_LOADED)]
+        for name in names:
+            del self._known[name]
+        return bool(names)
 
     def _path(self, name: str, key: str) -> Path | None:
         return None if self.folder is None else self.folder / f"{_safe(name)}--{key}{_SUFFIX}"

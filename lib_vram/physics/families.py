@@ -10,8 +10,11 @@ from typing import Literal
 
 from lib_vram.request import Dtype, Family
 
-Vae = Literal["sd15", "flux1", "flux2", "wan"]
+Vae = Literal["sd15", "flux1", "flux2", "wan", "loaded"]
 """VAEs by the family that they are stored under: 4 channels, 16, 32 folded in 2×2, and 3-D with 16."""
+
+LOADED: Family = "loaded"
+"""The loaded model of an architecture that has no name here."""
 
 
 @dataclass(frozen=True)
@@ -66,4 +69,6 @@ SHAPES: dict[Family, FamilyShape] = {
     "lumina2": FamilyShape("flux1", (Encoder("gemma2_2b", 256),)),
     "wan21_1b": FamilyShape("wan", (Encoder("umt5_xxl", 512),), frames_per_latent=4),
     "wan21_14b": FamilyShape("wan", (Encoder("umt5_xxl", 512),), frames_per_latent=4),
+    LOADED: FamilyShape("loaded", ()),
 }
+"""Of a loaded model without a name nothing is known but its trace, which is made in cells of 8 × 8 pixels."""

@@ -193,6 +193,18 @@ def test_the_loaded_model_says_its_family_where_the_file_does_not(fake, host, mo
     assert host.request_from_form("txt2img", {}).model.family == "sdxl"
 
 
+def test_a_loaded_model_that_has_no_name_is_computed_from_its_trace_in_hosts_that_gain_models(fake, host, monkeypatch):
+    monkeypatch.setattr("lib_vram.host.webui.inspect_file", lambda path: SimpleNamespace(family=None, components=()))
+    models = fake.modules["modules.sd_models"]
+    info = models.checkpoints_list["model.safetensors"]
+    models.model_data.sd_model = SimpleNamespace(sd_checkpoint_info=info)
+    if host.name in ("forge", "neo"):
+        assert host.request_from_form("txt2img", {}).model.family == "loaded"
+    else:
+        with pytest.raises(NotReady, match="family"):
+            host.request_from_form("txt2img", {})
+
+
 def test_reading_never_loads_a_model(fake, host):
     host.request_from_form("txt2img", {"checkpoint": "model.safetensors"})
     host.request_from_processing(fake.make())

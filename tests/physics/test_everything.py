@@ -11,7 +11,7 @@ import pytest
 from lib_vram.errors import BadInput, NotReady
 from lib_vram.physics.attention import WAYS
 from lib_vram.physics.component import Code, Component, ComponentMemory, Part
-from lib_vram.physics.families import SHAPES
+from lib_vram.physics.families import LOADED, SHAPES
 from lib_vram.physics.memory import component_memory, component_trace
 from lib_vram.request import Attention, Dtype, Family
 
@@ -19,7 +19,7 @@ WIDTH, HEIGHT = 832, 576
 FORMS: tuple[tuple[Code, str], ...] = (("diffusers", "forge"), ("ldm", "forge"), ("ldm", "a1111"), ("ldm", "neo"))
 PLENTY_BYTES = 8 * 2**30
 """Free memory that is given where attention would otherwise look for the least."""
-FAMILIES = get_args(Family)
+FAMILIES = tuple(family for family in get_args(Family) if family != LOADED)
 WITHOUT_CONTROLNET = frozenset(FAMILIES) - {"sd15", "sd21", "sdxl", "flux1", "qwen_image"}
 """No ControlNet of one size has been published."""
 MOST_OF_WEIGHTS = 40
