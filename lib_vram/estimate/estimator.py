@@ -71,7 +71,8 @@ def could_fit(request: Request, physics: Physics = COMPUTED) -> bool:
 
     It compares the floor of each part, with cond and uncond apart and one picture at a time in the VAE on Forge,
     and the least that the host can keep on the device. Where it is false :func:`estimate` says
-    ``"wont_fit"``; where it is true, :func:`estimate` decides.
+    ``"wont_fit"``; where it is true, :func:`estimate` decides. Add-ons are left out: many see the picture at a size of
+    their own, for which a larger one can be smaller.
     """
     weights = weights_of(request)
     if weights is None:
@@ -79,6 +80,8 @@ def could_fit(request: Request, physics: Physics = COMPUTED) -> bool:
     works = timeline(request)
     room = available_bytes(request)
     for work, resident_bytes in zip(works, least_bytes(request, works, weights), strict=True):
+        if isinstance(work.component, Addon):
+            continue
         if resident_bytes + physics.floor(_leanest(request, as_computed(request, work.component))) > room:
             return False
     return True

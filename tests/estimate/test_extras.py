@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lib_vram.estimate.estimator import estimate
+from lib_vram.estimate.estimator import could_fit, estimate
 from lib_vram.estimate.simulate import simulate
 from lib_vram.estimate.timeline import timeline
 from lib_vram.physics.addons import Addon, addon_weights_bytes
@@ -136,3 +136,16 @@ def test_the_verdict_is_what_the_virtual_card_does(host, total):
     )  # fmt: skip
     fits = estimate(request).verdict != "wont_fit"
     assert (simulate(request).outcome == "completed") == fits
+
+
+def test_a_larger_picture_is_never_ruled_in_by_what_its_faces_or_preprocessors_see():
+    def possible(width, height):
+        return could_fit(a_request(
+            width=width, height=height, restore_faces="codeformer", device={"total_bytes": 5 * GIB},
+            controlnets=[{"preprocessor": "normal_bae"}],
+        ))  # fmt: skip
+
+    sides = (64, 256, 640, 1024, 1536)
+    for width in sides:
+        answers = [possible(width, height) for height in sides]
+        assert answers == sorted(answers, reverse=True)
