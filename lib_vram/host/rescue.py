@@ -350,6 +350,8 @@ class Sampling(Trying):
                 continue
             parts.append(result)
             start += share.size
+            if levers.is_interrupted():
+                break  # the user wants what there is
         return joined(parts)
 
     def _one(self, share: Share, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:

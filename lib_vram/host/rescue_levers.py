@@ -164,6 +164,11 @@ class Begun:
         return other
 
 
+def is_interrupted() -> bool:
+    """Whether the user has pressed *Interrupt*."""
+    return bool(getattr(_state(), "interrupted", False))
+
+
 def _checkpoint() -> Any:
     data = getattr(sys.modules.get("modules.sd_models"), "model_data", None)
     return getattr(getattr(data, "sd_model", None), "sd_checkpoint_info", None)

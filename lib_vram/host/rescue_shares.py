@@ -113,8 +113,12 @@ def _entries(value: Any) -> int | None:
 
 
 def joined(parts: list[Any]) -> Any:
-    """Return the results of all shares as one: lists (decoded pictures keep their class) or tensors."""
+    """Return the results of all shares as one: lists (decoded pictures keep their class) or tensors.
+
+    A second pass that is interrupted gives its latents back as they are; beside decoded pictures they are left out.
+    """
     first = parts[0]
+    parts = [part for part in parts if isinstance(part, list) == isinstance(first, list)]
     if len(parts) == 1:
         return first
     if isinstance(first, list):

@@ -333,7 +333,18 @@ def test_an_interrupt_during_a_rescue_ends_the_run_with_what_is_finished(host):
     host.empty_caches = interrupt
     host.fails["sampling"] = [None, out_of_memory()]
     _, pictures = host.run(batch_size=2, n_iter=4)
-    assert len(pictures) == 4
+    assert len(pictures) == 3
+
+
+def test_an_interrupt_between_two_shares_keeps_the_first(host):
+    def interrupt(p, *rest):
+        host.state.interrupted = len(sampled(host)) == 1
+
+    host.tell_batch = interrupt
+    host.fails["sampling"] = [out_of_memory()]
+    _, pictures = host.run(batch_size=4)
+    assert sampled(host) == [4, 2]
+    assert len(pictures) == 2
 
 
 def test_starting_again_wraps_once_and_stopping_leaves_nothing(host):
