@@ -28,8 +28,9 @@ EVERY_SECONDS = 1.0
 FRESH_SECONDS = 0.8
 """Whoever asks within this time is told what the last one was told."""
 IDLE_WEIGHTS_SECONDS = 3.0
-BUSY_WEIGHTS_SECONDS = 10.0
-"""How often the models' parameters are counted while memory changes: some 10 ms for SDXL's 2500."""
+BUSY_WEIGHTS_SECONDS = 30.0
+"""How often the models' parameters are counted while memory changes, some 20 ms for SDXL's 2500: while a generation
+runs memory always does, but hosts move models where a phase begins, so they are counted there too."""
 PROGRAMS_SECONDS = 3.0
 """How often processes are asked for what they are: under Windows that takes milliseconds for each."""
 LOST_SECONDS = 5.0
@@ -76,6 +77,7 @@ class Watch:
         self._wake = threading.Event()
         self._programs: tuple[Program, ...] = ()
         self._programs_at = float("-inf")
+        self._phase_began = False
         self._spill, self._begins = SpillWatch(), False
         self._warnings: tuple[Message, ...] = ()
         self.reader, self.shares = ProgramReader(), ShareReader()
@@ -136,6 +138,7 @@ class Watch:
         self.curve.mark(Mark(self._clock(), name, values.get("request") if event == START else None))
         if event == START and values.get("request") is not None:
             self.switches.ran(values["request"].model.checkpoint)
+        self._phase_began = True
         with self._state_lock:
             self._running = event not in ENDS
             self._begins = self._begins or event == START
@@ -204,6 +207,8 @@ class Watch:
         age = self._looked_at - self._weights_at
         changed = memory is None or allocated_bytes != self._weights_for
         seldom = busy or memory is None  # without counters nothing tells whether anything has changed
+        seldom = seldom and not self._phase_began
         if changed and age >= (BUSY_WEIGHTS_SECONDS if seldom else IDLE_WEIGHTS_SECONDS):
+            self._phase_began = False
             self._weights = self._host.loaded_weights()
             self._weights_at, self._weights_for = self._looked_at, allocated_bytes

@@ -66,10 +66,20 @@ def test_parameters_are_counted_only_when_memory_has_changed(watch, host, clock)
 
 def test_parameters_are_seldom_counted_while_a_generation_runs(watch, host, clock):
     host.busy = True
-    for second in range(20):
-        host.memory = TorchMemory(second * GIB, 30 * GIB)
+    for second in range(60):
+        host.memory = TorchMemory(second * GIB, 80 * GIB)
         clock.now += 1
         watch.now()
+    assert host.asked.count("weights") == 2
+
+
+def test_parameters_are_counted_again_where_a_phase_begins(watch, host, clock):
+    host.busy = True
+    watch.now()
+    watch.heard("done", {})  # a mark as every other, without a thread of its own
+    host.memory = TorchMemory(GIB, 80 * GIB)
+    clock.now += 3
+    watch.now()
     assert host.asked.count("weights") == 2
 
 

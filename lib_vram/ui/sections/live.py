@@ -289,7 +289,8 @@ def _phase_rows(curve: Curve, holding: Holding, predicted: Estimate | None, text
     samples, levels = curve.samples(begin - 1), _levels(predicted, holding)
     for place, mark in enumerate(marks):
         until = marks[place + 1].at if place + 1 < len(marks) else float("inf")
-        highest = _highest(samples, mark.at, until) if mark.name not in ENDS else None
+        seen = mark.name not in ENDS and not holding.is_stand_in  # a stand-in card sees nothing of the run
+        highest = _highest(samples, mark.at, until) if seen else None
         level = levels.get(mark.name)
         yield {
             "label": _mark_label(mark, text.language),
