@@ -39,7 +39,7 @@ CHROMIUM_PATHS = (
 )
 PAGE_TESTS = ("tests/ui", "tests/lab", "tests/browser")
 """What runs a second time on the older page library."""
-CORE_TESTS = ("physics", "model", "machine", "estimate", "plan", "commands", "test_*.py")
+CORE_TESTS = ("physics", "model", "machine", "estimate", "live", "plan", "commands", "test_*.py")
 """What needs no page library; without torch, the tests that trace skip themselves."""
 
 
