@@ -16,6 +16,7 @@ from lib_vram.estimate.residency import (
     CONTEXT_BYTES,
     CONTEXT_HIGH_BYTES,
     CONTEXT_LOW_BYTES,
+    SEGMENT_BYTES,
     Placed,
     as_computed,
     available_bytes,
@@ -184,7 +185,7 @@ def _measure(
     later: dict[str, Message] = {}
     for placed in all_placed(request, weights):
         try:
-            measured.append(_measured(placed, physics, request.device.name))
+            measured.append(_measured(placed, physics, request))
         except NotReady:
             later.update(_later(placed.component))
     refiner = request.refiner
@@ -198,9 +199,26 @@ def _later(component: Working) -> dict[str, Message]:
     return {component.part: say("estimate.part_later", part=component.part, family=component.family)}
 
 
-def _measured(placed: Placed, physics: Physics, device_name: str) -> Measured:
+def _measured(placed: Placed, physics: Physics, request: Request) -> Measured:
     placed = _with_preview(placed, physics)
-    return Measured(placed, on_device(physics.memory(placed.component), device_name))
+    room_bytes = available_bytes(request) - placed.resident_bytes
+    memory = _as_it_ends(physics.memory(placed.component), placed.component, room_bytes, physics)
+    return Measured(placed, on_device(memory, request.device.name))
+
+
+def _as_it_ends(memory: ComponentMemory, component: Working, room_bytes: int, physics: Physics) -> ComponentMemory:
+    """Return ``memory`` with a minimum on the side of ``room_bytes`` on which a replay in just that room puts it.
+
+    Around the minimum a slightly larger limit can fail where a smaller one succeeds, so the minimum alone does not say
+    how it ends here.
+    """
+    if not memory.floor_bytes <= room_bytes < memory.comfortable_bytes:
+        return memory
+    runs = physics.runs(component, room_bytes)
+    if runs == (memory.minimum_bytes <= room_bytes):
+        return memory
+    minimum_bytes = room_bytes if runs else min(room_bytes + SEGMENT_BYTES, memory.comfortable_bytes)
+    return replace(memory, minimum_bytes=minimum_bytes)
 
 
 def _with_preview(placed: Placed, physics: Physics) -> Placed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from lib_vram.errors import BadInput
 from lib_vram.estimate.estimator import could_fit, estimate, runs
-from lib_vram.estimate.physics import COMPUTED
+from lib_vram.estimate.physics import COMPUTED, Physics
 from lib_vram.estimate.timeline import timeline
 from lib_vram.request import Request
 from lib_vram.units import GIB, MIB
@@ -191,3 +192,24 @@ def test_on_a1111_more_pixels_never_need_less(request_, more):
 def test_could_fit_stays_false_for_more_pixels(request_):
     if not could_fit(request_, physics):
         assert not could_fit(request_.replace(width=request_.width + 64), physics)
+
+
+@pytest.mark.parametrize(("runs", "verdict"), [(True, "tight"), (False, "wont_fit")])
+def test_near_the_minimum_a_replay_in_just_that_room_decides(runs, verdict):
+    request = a_request(width=1024, height=1024, device={"total_bytes": 5 * GIB})
+    binding = estimate(request, physics).binding
+    room = 5 * GIB - binding.resident_bytes
+
+    def near(component):
+        found = physics.memory(component)
+        if component.part != "vae_decode":
+            return found
+        minimum = room + MIB if runs else room - MIB
+        return dataclasses.replace(found, floor_bytes=MIB, low_bytes=MIB, minimum_bytes=minimum,
+                                   comfortable_bytes=room + 4 * MIB)  # fmt: skip
+
+    uneven = Physics(near, lambda component: near(component).floor_bytes, lambda component, limit: runs)
+    result = estimate(request, uneven)
+    assert result.verdict == verdict
+    phase = next(phase for phase in result.phases if phase.name == "vae_decode")
+    assert (phase.needs_bytes <= result.available_bytes) == runs
