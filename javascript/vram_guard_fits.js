@@ -60,16 +60,31 @@
                 if (body.error && !found.dataset.shown) found.textContent = body.error;
             } else if (found.dataset.shown !== html) {
                 const first = !found.dataset.shown;
+                const focused = found.contains(document.activeElement) ? document.activeElement.dataset.what : undefined;
                 found.dataset.shown = html;
                 found.innerHTML = html;
+                if (focused) keepFocus(found, focused);
                 if (name === "fits" && !first) tell(found);
             }
         }
     }
 
+    // The button that was pressed is gone once its value is in the fields: then the section's title takes the focus.
+    function keepFocus(found, what) {
+        (found.querySelector(`[data-what="${what}"]`) || found.closest("details").querySelector("summary")).focus();
+    }
+
+    async function use(event) {
+        const button = event.target.closest && event.target.closest("#vram_guard_tab [data-use]");
+        if (!button) return;
+        const values = JSON.parse(button.dataset.use);
+        for (const name in values) await guard.fields.write("txt2img", name, values[name]);
+        look();
+    }
+
     // A screen reader hears the answers when they change, not the tables.
     function tell(found) {
-        const answers = Array.from(found.querySelectorAll("[data-said] :is(dt, dd), p[data-said]"), item => item.textContent);
+        const answers = Array.from(found.querySelectorAll("[data-said] :is(dt, dd > span, dd:not(:has(span))), p[data-said]"), item => item.textContent);
         place("fits-said").textContent = answers.join("; ");
     }
 
@@ -87,5 +102,6 @@
     onUiLoaded(() => {
         setInterval(look, TICK_MS);
         gradioApp().addEventListener("click", copyLines);
+        gradioApp().addEventListener("click", use);
     });
 })();

@@ -43,12 +43,25 @@ def test_it_is_about_the_fields_as_they_are(opened):
     assert "Batch size 3" in lab.page.locator(f"{SECTION} thead").first.inner_text().replace("batch", "Batch")
 
 
+def test_the_largest_batch_is_put_into_the_fields_with_the_keyboard(opened):
+    lab = opened()
+    button = lab.page.locator(f"{SECTION} [data-what=batch]")
+    batch = lab.page.locator(f"{SECTION} dd", has=lab.page.locator("[data-what=batch]")).locator("span").inner_text()
+    button.focus()
+    lab.page.keyboard.press("Enter")
+    lab.page.locator(SECTION, has_text=f"1024×1024, batch size {batch}").wait_for()
+    assert lab.values("batch_size") == [float(batch)]
+    assert not button.count()
+    assert lab.page.evaluate("document.activeElement.tagName") == "SUMMARY"
+
+
 def test_a_table_is_reached_and_scrolled_with_the_keyboard(opened):
     lab = opened(viewport={"width": 360, "height": 800})
     region = lab.page.locator(f"{SECTION} [role=region]").first
     assert region.get_attribute("aria-label") == "Common sizes on this card"
     lab.page.locator(f"{SECTION} > summary").focus()
-    lab.page.keyboard.press("Tab")
+    for _ in ("the largest size", "the largest batch", "the table"):
+        lab.page.keyboard.press("Tab")
     assert region.evaluate("element => element === document.activeElement")
     lab.page.keyboard.press("ArrowRight")
     lab.page.wait_for_function(f"document.querySelector('{SECTION} [role=region]').scrollLeft > 0")

@@ -92,7 +92,10 @@ def test_the_largest_size_is_shown_as_the_host_makes_it():
     device = {"total_bytes": 8 * GIB}
     request = Request.from_dict({"host": "neo", "model": {"family": "sdxl"}, **SDXL, "device": device})
     found = replace(answers_fits.compute(request), largest_size=Fit(1816, 1816, 1, 0))
-    assert "<dd>1792×1792</dd>" in what_fits.fits_html(found, "txt2img", "en")
+    assert "<dd>1792×1792</dd>" in what_fits.fits_html(found, "img2img", "en")
+    html = what_fits.fits_html(found, "txt2img", "en")
+    assert 'data-use="{&quot;width&quot;: 1792, &quot;height&quot;: 1792}"' in html
+    assert 'aria-label="Use size 1792×1792">Use</button>' in html
 
 
 @pytest.mark.parametrize("language", LANGUAGES)

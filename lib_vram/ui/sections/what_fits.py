@@ -5,7 +5,8 @@ The section's frame is the same whatever happens; the page's script asks for the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from lib_vram.estimate.flags import of_forge_line
@@ -48,7 +49,7 @@ def fits_html(found: Fits, tab: str, language: str) -> Html:
     with_figures = not of_forge_line(found.request)
     parts = [
         tag("p", _about(found.request, tab, words), class_="vg-summary"),
-        tag("div", facts(_answers(found, words)), data_said=True),
+        tag("div", facts(_answers(found, tab, words)), data_said=True),
         _sizes(found.sizes, words, with_figures=with_figures),
         tag("p", _legend(found, words, with_figures=with_figures), class_="vg-soft"),
         _cards(found, words),
@@ -81,17 +82,33 @@ def _about(request: Request, tab: str, words: _Advice) -> str:
     return f"{about} {words('about_hires')}" if request.hires else about
 
 
-def _answers(found: Fits, words: _Advice) -> list[tuple[str, str]]:
+def _answers(found: Fits, tab: str, words: _Advice) -> list[tuple[str, str]]:
     size, batch = found.largest_size, found.largest_batch
-    none = words("none_fits")
-    width, height = (computed_side(found.request, side) for side in (size.width, size.height))  # as the host makes it
-    largest = words("size", width=width, height=height) if size.batch_size else none
+    largest_size = largest_batch = words("none_fits")
+    if size.batch_size:
+        width, height = (computed_side(found.request, side) for side in (size.width, size.height))  # as the host has it
+        shown = words("size", width=width, height=height)
+        largest_size = _with_button(shown, "size", {"width": width, "height": height}, found, tab, words)
+    if batch.batch_size:
+        use = {"batch_size": batch.batch_size}
+        largest_batch = _with_button(str(batch.batch_size), "batch", use, found, tab, words)
     rows = [
-        (words("largest_size", batch=found.request.batch_size), largest),
-        (words("largest_batch"), str(batch.batch_size) if batch.batch_size else none),
+        (words("largest_size", batch=found.request.batch_size), largest_size),
+        (words("largest_batch"), largest_batch),
         (words("other_cards"), " ".join(render(said, words.language) for said in found.cards.sentences())),
     ]
     return rows if found.sizes.vary == "batch_size" else [rows[0], rows[2]]
+
+
+def _with_button(shown: str, what: str, use: Mapping[str, int], found: Fits, tab: str, words: _Advice) -> str:
+    """Return what is shown with a button that writes it into the fields; img2img may take its size from the picture."""
+    if tab != "txt2img" or all(getattr(found.request, name) == value for name, value in use.items()):
+        return shown
+    button = tag(
+        "button", words("use"), type="button", class_="vg-button vg-use", data_use=json.dumps(use), data_what=what,
+        aria_label=words(f"use_{what}", value=shown),
+    )  # fmt: skip
+    return join(tag("span", shown), " ", button)
 
 
 def _sizes(table: SizeTable, words: _Advice, *, with_figures: bool) -> Html:
