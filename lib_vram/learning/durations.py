@@ -70,19 +70,19 @@ class Durations:
 
     def __init__(self, runs: Iterable[Run]) -> None:
         self._runs = [run for run in runs if run.outcome == "done" and not run.is_rescued and run.seconds > 0]
+        self._batches: dict[str, list[tuple[int | None, float]]] = {}
+        for run in self._runs:
+            seconds = run.seconds / int(run.request.get("batch_count") or 1)
+            self._batches.setdefault(_setting(run.request), []).append((run.steps, seconds))
 
     def of(self, request: Mapping[str, Any], steps: int | None) -> Known | None:
         """Return how long all of ``request`` (JSON form) takes, from runs that differ in their batch count at most.
 
         Without ``steps``, from the runs with whatever steps. ``None`` where there is none.
         """
-        wanted = _setting(request)
         count = int(request.get("batch_count") or 1)
-        seconds = [
-            run.seconds / int(run.request.get("batch_count") or 1)
-            for run in self._runs
-            if (steps is None or run.steps == steps) and _setting(run.request) == wanted
-        ][-NEWEST:]
+        known = self._batches.get(_setting(request), ())
+        seconds = [batch for made_with, batch in known if steps is None or made_with == steps][-NEWEST:]
         return Known(median(seconds) * count, len(seconds)) if seconds else None
 
     def costs(self) -> tuple[Cost, ...]:

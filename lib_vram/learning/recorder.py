@@ -84,7 +84,7 @@ class Recorder:
         self._open: _Open | None = None
         self._queue: queue.Queue[_Ended | Rescue | None] = queue.Queue(MOST_WAITING)
         self._thread: threading.Thread | None = None
-        self._lessons: dict[str, Lessons] = {}
+        self._known: dict[str, tuple[Lessons, Durations]] = {}
 
     # what the guard tells
 
@@ -161,21 +161,25 @@ class Recorder:
 
     def lessons(self, request: Request) -> Lessons:
         """Return what this machine's runs teach about ``request``: what was learned by the last run's end."""
-        key = self._machine(request).key
-        found = self._lessons.get(key)
-        if found is None:
-            found = self._lessons[key] = lessons_of(self.store.runs(key))
+        return self._of(self._machine(request).key)[0]
+
+    def _of(self, key: str) -> tuple[Lessons, Durations]:
+        found = self._known.get(key)
+        return found if found is not None else self._learn(key)
+
+    def _learn(self, key: str) -> tuple[Lessons, Durations]:
+        runs = self.store.runs(key)
+        found = self._known[key] = lessons_of(runs), Durations(runs)
         return found
 
     def seconds(self, request: Request, steps: int | None) -> Known | None:
         """Return how long ``request`` took on this machine before; ``None`` where it was never run like this."""
-        runs = self.store.runs(self._machine(request).key)
-        return Durations(runs).of(kept_of(request), steps)
+        return self._of(self._machine(request).key)[1].of(kept_of(request), steps)
 
     def forget(self) -> bool:
         """Erase every run and every lesson; return whether all of it is gone."""
         done = self.store.erase()
-        self._lessons = {}
+        self._known = {}
         return done
 
     def close(self, timeout_seconds: float = 2.0) -> None:
@@ -185,7 +189,7 @@ class Recorder:
             self._put(None)
             thread.join(timeout_seconds)
 
-    def settle(self, timeout_seconds: float = 5.0) -> None:
+    def settle(self, timeout_seconds: float = 30.0) -> None:
         """Wait until nothing waits to be written."""
         end = time.monotonic() + timeout_seconds
         while self._queue.unfinished_tasks and time.monotonic() < end:
@@ -283,7 +287,7 @@ class Recorder:
             return
         run = self._run_of(item)
         self.store.add(run)
-        self._lessons[run.machine.key] = lessons_of(self.store.runs(run.machine.key))
+        self._learn(run.machine.key)
 
     def _run_of(self, item: _Ended) -> Run:
         done = item.open

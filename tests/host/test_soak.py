@@ -84,7 +84,7 @@ def test_sixty_runs_leave_nothing_behind(fake, kept):
     assert after[1] | before[1] == after[1]
     assert after[1].get("batch_cond_uncond", True) is True  # the host's own default, which it may write down
     recorder = kept.learned.recorder
-    recorder.settle(30.0)
+    recorder.settle()
     assert 0 < len(recorder.store.runs()) <= RUNS
     recorder.close(30.0)
     assert recorder._thread not in threading.enumerate()

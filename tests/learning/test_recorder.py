@@ -304,3 +304,14 @@ def test_without_a_card_the_time_is_kept_and_no_peak(tmp_path):
     (made,) = kept(nothing)
     assert [item.peak for item in made.phases] == [Peak(), Peak()]
     nothing.close()
+
+
+def test_what_is_known_is_read_from_the_file_once_and_not_at_every_move_of_a_slider(recorder, torch, monkeypatch):
+    recorder.ended(generate(recorder, torch))
+    recorder.settle()
+    monkeypatch.setattr(recorder.store, "runs", lambda *_: 1 / 0)
+    assert recorder.lessons(REQUEST).runs == 1
+    assert recorder.seconds(REQUEST, 20).runs == 1
+    assert recorder.seconds(REQUEST, None).runs == 1
+    assert recorder.seconds(REQUEST, 30) is None
+    assert recorder.seconds(REQUEST.replace(width=512), 20) is None
