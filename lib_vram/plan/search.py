@@ -12,9 +12,9 @@ it move so much off the card that a machine would swap to disk which did not bef
 
 The rungs are gone through from the most harmful one down. At each the least candidate is taken with which some
 choice of the rungs below still works, and that is tried with all of those at their leanest: one question for each
-candidate, not one for each combination. Two things need more than one: ways of attention, of which none is the
-leanest everywhere; and hosts of Forge's line as long as their reserve is left alone, where less work at once makes
-the host load more. Where the reserve may still be set, it holds that down.
+candidate, not one for each combination. Two things need more than one: ways of attention and of storing weights, of
+which none is the leanest everywhere; and hosts of Forge's line as long as their reserve is left alone, where less work
+at once makes the host load more. Where the reserve may still be set, it holds that down.
 
 Two thousand sizes need not all be tried: :func:`could_fit` is false from some size up, so a bisection finds where
 to start, and after :data:`PATIENCE` sizes in order the steps get longer.
@@ -323,9 +323,9 @@ def _lean_options(rung: Adjustment, request: Request, *, every: bool) -> tuple[C
     candidates = rung.candidates(request)
     if not candidates:
         return (None,)
-    if every:
-        return (None, *((rung, candidate) for candidate in candidates))
-    return ((rung, candidates[-1]),)
+    if not every:
+        return ((rung, candidates[-1]),)
+    return (None, *((rung, candidate) for candidate in (candidates[-1:] if rung.by_need else candidates)))
 
 
 def _steps(request: Request, before: Estimate, choices: Choices, physics: Physics) -> tuple[Step, ...]:
