@@ -9,12 +9,11 @@ from lib_vram.estimate.controls import ADAPTED, WHOLE_NETS, control_bytes
 from lib_vram.estimate.flags import compute_dtype, conf_of, has_flag, of_forge_line
 from lib_vram.estimate.named import (
     KEEP_UPSCALERS,
-    OTHER_UPSCALER_TILE,
-    UPSCALER_TILE,
     Network,
     detector_network,
     preprocessor_networks,
     upscaler_network,
+    upscaler_tile,
 )
 from lib_vram.estimate.result import PhaseName
 from lib_vram.estimate.work import Sizes, Work
@@ -134,11 +133,8 @@ def upscaler_of(request: Request, size: tuple[int, int], wanted: tuple[int, int]
     network = upscaler_network(request.hires.upscaler, request.host) if request.hires else None
     if network is None:
         return None
-    tile = request.upscaler_tile
-    if tile is None:
-        tile = UPSCALER_TILE.get(request.host, OTHER_UPSCALER_TILE)
     width, height = _last_input(size, wanted, network.scale)
-    return replace(_addon(request, network, width, height), tile=tile)
+    return replace(_addon(request, network, width, height), tile=upscaler_tile(request))
 
 
 def _last_input(size: tuple[int, int], wanted: tuple[int, int], scale: int) -> tuple[int, int]:

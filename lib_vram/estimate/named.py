@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from lib_vram.physics.addons import AddonKind
-from lib_vram.request import HostName
+from lib_vram.request import HostName, Request
 
 
 @dataclass(frozen=True)
@@ -51,11 +51,17 @@ _UPSCALERS: tuple[tuple[str, Network | None], ...] = (
 )  # fmt: skip
 """By what a name says, the first that fits. Most files that people add are of ESRGAN's shape."""
 
-UPSCALER_TILE: dict[HostName, int] = {"a1111": 192, "forge": 192}
-OTHER_UPSCALER_TILE = 256
+_TILES: dict[HostName, int] = {"a1111": 192, "forge": 192}
+_OTHER_TILE = 256
 """Pixels: the hosts' settings for an upscaler's tile as they come (``ESRGAN_tile`` in modules/shared_options.py)."""
 KEEP_UPSCALERS: frozenset[HostName] = frozenset(("neo", "reforge", "classic"))
 """Hosts that keep an upscaler they have loaded (``lru_cache`` of ``load_model`` in modules/esrgan_model.py)."""
+
+
+def upscaler_tile(request: Request) -> int:
+    """Return the side of an upscaler's tiles in ``request``, 0 for the whole picture: asked for, or the host's own."""
+    own = _TILES.get(request.host, _OTHER_TILE)
+    return own if request.upscaler_tile is None else request.upscaler_tile
 
 
 def runs_a_network(upscaler: str) -> bool:

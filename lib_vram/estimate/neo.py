@@ -26,7 +26,7 @@ from lib_vram.estimate.forge import (
     staying_bytes,
     vae_estimate_bytes,
 )
-from lib_vram.estimate.named import OTHER_UPSCALER_TILE
+from lib_vram.estimate.named import upscaler_tile
 from lib_vram.estimate.timeline import LATENT_FACTOR, dtype_bytes
 from lib_vram.estimate.weights import ModelWeights
 from lib_vram.estimate.work import Work
@@ -233,7 +233,7 @@ def _decide_addon(request: Request, work: Work, weights: ModelWeights, memory: N
     if work.managed:
         memory.load(models_of(request, work, weights))
     elif work.phase == "hires_upscale" and isinstance(addon, Addon):
-        cells = (addon.tile or OTHER_UPSCALER_TILE) ** 2
+        cells = upscaler_tile(request) ** 2
         ratio = UPSCALER_RATIO.get(addon.kind, OTHER_UPSCALER_RATIO)
         memory.make_room(UPSCALER_UNIT * cells * ratio + addon_weights_bytes(addon))
     elif work.phase in ("face_restore", "controlnet_preprocess"):

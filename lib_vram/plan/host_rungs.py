@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lib_vram.estimate.flags import uses_two_halves
+from lib_vram.estimate.named import upscaler_tile
 from lib_vram.estimate.timeline import CPU_UPSCALERS, uses_latent_upscaler
 from lib_vram.message import Message, say
 from lib_vram.plan.result import Cost
@@ -32,8 +33,6 @@ WHOLE_WEIGHTS = ("fp32", "fp16", "bf16")
 """Weights that become smaller when they are stored in fp8."""
 UPSCALER_TILES = (512, 384, 256, 192, 128, 96, 64)
 """Sides of an upscaler's tile in pixels, on the hosts' own sliders (*Tile size for ESRGAN upscalers*, up to 512)."""
-HOSTS_UPSCALER_TILE = 192
-"""What that slider is at before anyone moves it (modules/shared_options.py of all hosts)."""
 
 
 def _idle_bytes(request: Request) -> int:
@@ -129,24 +128,20 @@ CONTROLNET_LOW_VRAM = Adjustment(
 )
 
 
-def _upscaler_tile(request: Request) -> int:
-    return HOSTS_UPSCALER_TILE if request.upscaler_tile is None else request.upscaler_tile
-
-
 def _upscaler_tiles(request: Request) -> tuple[int, ...]:
     """Return smaller tiles where a network enlarges the picture of the first pass; 0 is the whole picture at once."""
     want = request.hires if request.mode == "txt2img" else None
     if want is None or uses_latent_upscaler(request) or want.upscaler.lower() in CPU_UPSCALERS:
         return ()
-    now = _upscaler_tile(request) or max(request.width, request.height)
+    now = upscaler_tile(request) or max(request.width, request.height)
     return tuple(tile for tile in UPSCALER_TILES if tile < now)
 
 
 def _upscaler_tile_text(before: Request, after: Request) -> Message:
-    now = _upscaler_tile(before)
+    now = upscaler_tile(before)
     if now == 0:
-        return say("plan.upscaler_tiled", tile=_upscaler_tile(after))
-    return say("plan.upscaler_tile", before=now, tile=_upscaler_tile(after))
+        return say("plan.upscaler_tiled", tile=upscaler_tile(after))
+    return say("plan.upscaler_tile", before=now, tile=upscaler_tile(after))
 
 
 UPSCALER_TILE = Adjustment(
@@ -155,7 +150,7 @@ UPSCALER_TILE = Adjustment(
     costs=always("time"),
     candidates=_upscaler_tiles,
     apply=lambda request, tile: request.replace(upscaler_tile=tile),
-    value=_upscaler_tile,
+    value=upscaler_tile,
     text=_upscaler_tile_text,
     by_need=True,
 )
