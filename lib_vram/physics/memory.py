@@ -106,7 +106,7 @@ def _stored_in_fp8(component: Component) -> ComponentMemory:
     family, part, dtype = component.family, component.part, SHAPES[component.family].dtype
     memory = component_memory(replace(component, dtype=dtype, weights_dtype=component.weights_dtype or "fp8"))
     stored = SHAPES[family].vae if part.startswith("vae") else family
-    more = scratch_bytes("fp8", LARGEST_LAYER[stored, part], dtype)
+    more = scratch_bytes("fp8", LARGEST_LAYER.get((stored, part), 0), dtype)
     return replace(
         memory,
         floor_bytes=memory.floor_bytes + more,

@@ -79,6 +79,13 @@ def test_it_is_computed_from_its_trace_and_its_file(traced: cache.ProfileCache, 
     assert sampling.resident_bytes > 2 * 2 * SIDE**2
 
 
+def test_its_largest_layer_is_not_known(traced: cache.ProfileCache) -> None:
+    whole = component_memory(Component(LOADED, "denoise", 1024, 1024, host="neo"))
+    in_fp8 = component_memory(Component(LOADED, "denoise", 1024, 1024, host="neo", dtype="fp8"))
+    assert in_fp8.floor_bytes - whole.floor_bytes == 512
+    assert in_fp8.weights_bytes * 2 == whole.weights_bytes
+
+
 def test_without_its_file_nothing_is_said_of_its_weights(traced: cache.ProfileCache) -> None:
     assert estimate(asked(None)).verdict == "unknown"
 
