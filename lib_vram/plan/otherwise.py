@@ -59,6 +59,18 @@ def _restarts(request: Request) -> Iterator[tuple[Message, Request]]:
             yield say("advice.when_not_with", flag=change.add[0]), change.request
         else:
             yield say("advice.when_not_without", flag=" ".join(change.remove)), change.request
+    yield from _two_changes(request)
     if request.host in SWITCHES and not request.forge.never_oom_unet:
         swapped = request.replace(forge=replace(request.forge, never_oom_unet=True))
         yield say("plan.when_not_switch", flag="Never OOM: UNet"), swapped
+
+
+def _two_changes(request: Request) -> Iterator[tuple[Message, Request]]:
+    """Yield half precision, where a flag forbids it, together with weights that leave the card."""
+    for change in changes_for(request):
+        if change.kind not in ("precision", "vae"):
+            continue
+        for then in changes_for(change.request):
+            if then.kind == "offload":
+                without = " ".join(change.remove)
+                yield say("advice.when_not_both", without=without, flag=then.add[0]), then.request

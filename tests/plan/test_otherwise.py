@@ -41,6 +41,16 @@ def test_what_costs_nothing_is_named_first(changes, sentence):
     assert sentence in str(what_would_fit(a_request(**changes), physics, lambda request, answer: True))
 
 
+def test_two_changes_are_named_together_where_neither_is_enough():
+    request = a_request(host_args=["--no-half"], model={"family": "sd15", "weights_dtype": "fp32"})
+
+    def both(other, answer):
+        return "--medvram" in other.host_args and "--no-half" not in other.host_args
+
+    said = str(what_would_fit(request, physics, both))
+    assert said.endswith("Started without --no-half and with --medvram it would fit, more slowly.")
+
+
 def test_a_flag_for_which_the_ram_is_not_enough_is_not_named():
     request = a_request(model={"family": "sdxl"}, system={"ram_total_bytes": 6 * GIB})
     assert str(what_would_fit(request, physics, only("--lowvram"))).startswith(
