@@ -67,9 +67,13 @@ def _answer(
         "fits_html": what_fits.fits_html(found, tab, language),
     }
     if found.sizes.is_complete:  # one thing after the other: the page asks again at once
-        advice = advise(request, guard.host.launch_arguments(), windows=WINDOWS, variable=_variable())
-        answer["advice"] = [item.to_dict(language) for item in advice]
-        answer["advice_html"] = restart_advice.advice_html(request, advice, result.verdict, language, windows=WINDOWS)
+        is_open = guard.host.is_open_to_others()
+        given = request.host_args if is_open else guard.host.launch_arguments()
+        advice = advise(request, given, windows=WINDOWS, variable=_variable())
+        shown = restart_advice.advice_html(
+            request, advice, result.verdict, language, windows=WINDOWS, only_memory=is_open
+        )
+        answer |= {"advice": [item.to_dict(language) for item in advice], "advice_html": shown}
     return answer
 
 

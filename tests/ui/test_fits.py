@@ -120,6 +120,15 @@ def test_a_host_s_own_arguments_reach_the_lines_and_its_passwords_do_not(client,
     assert "keep your own value: --gradio-auth." in answer["advice_html"]
 
 
+def test_strangers_see_no_flags_but_those_about_memory(client, guard, monkeypatch):
+    monkeypatch.setattr(guard.host, "launch_arguments", lambda: ("--ckpt-dir", "/home/me/models"))
+    monkeypatch.setattr(guard.host, "is_open_to_others", lambda: True)
+    answer = ask(client, {**SDXL, "lab_total_gib": 7}).json()
+    assert answer["advice"][0]["sh"] == ['export COMMANDLINE_ARGS="--medvram-sdxl"']
+    assert "/home/me" not in str(answer)
+    assert "only the flags about memory: keep your others." in answer["advice_html"]
+
+
 @pytest.mark.parametrize(
     ("form", "sentence"),
     [

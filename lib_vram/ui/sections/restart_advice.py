@@ -26,17 +26,24 @@ def html(guard: GuardLike, language: str) -> Html:
     return tag("div", waiting, data_advice=True)
 
 
-def advice_html(request: Request, advice: Sequence[Advice], verdict: str, language: str, *, windows: bool) -> Html:
-    """Return the inside: one block for each advice, the most useful first; or that none is needed or none helps."""
+def advice_html(
+    request: Request, advice: Sequence[Advice], verdict: str, language: str, *, windows: bool, only_memory: bool = False
+) -> Html:
+    """Return the inside: one block for each advice, the most useful first; or that none is needed or none helps.
+
+    ``only_memory`` says that the lines hold no other flags, because strangers may see this page.
+    """
     if not advice:
         return tag("p", sentence(f"advice.none_{_none(verdict)}", language), class_="vg-soft")
-    intro = "advice.intro_quicker" if verdict == "fits" else "advice.intro"
     blocks = (_block(item, place, language, windows=windows) for place, item in enumerate(advice))
-    return join(
-        tag("p", sentence(intro, language)),
+    parts = [
+        tag("p", sentence("advice.intro_quicker" if verdict == "fits" else "advice.intro", language)),
         tag("ol", *blocks, class_="vg-advice"),
         tag("p", render(say("advice.where", host=_folder(request)), language), class_="vg-soft"),
-    )
+    ]
+    if only_memory:
+        parts.insert(1, tag("p", sentence("advice.only_memory", language), class_="vg-ram"))
+    return join(*parts)
 
 
 def _none(verdict: str) -> str:
