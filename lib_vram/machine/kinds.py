@@ -126,7 +126,7 @@ def kind_of(name: str, command: tuple[str, ...] = (), folder: str = "", program:
 
 def webui_name(command: tuple[str, ...], folder: str) -> str:
     """Return the name of the WebUI that a Python with this command line runs, ``""`` when it is none."""
-    script = _script(command)
+    script = script_of(command)
     if script.rpartition("/")[2] not in _SCRIPTS:
         return ""
     where = f"{folder.replace(chr(92), '/').lower()}/{script}"
@@ -145,7 +145,7 @@ def _python_kind(command: tuple[str, ...], folder: str) -> Kind:
     return "webui" if webui_name(command, folder) else "python"
 
 
-def _script(command: tuple[str, ...]) -> str:
+def script_of(command: tuple[str, ...]) -> str:
     """Return what a Python runs, in lower case: the first argument that is no switch of Python's own."""
     rest = [item for item in command[1:] if item]
     for place, item in enumerate(rest):

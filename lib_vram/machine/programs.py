@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any, Literal
 
 from lib_vram.machine.card import Holder
-from lib_vram.machine.kinds import Kind, is_python, kind_of, webui_name
+from lib_vram.machine.kinds import Kind, is_python, kind_of, script_of, webui_name
 
 OLD_SECONDS = 600.0
 """A WebUI without a port is still starting for up to so long: a first start downloads for minutes."""
@@ -193,8 +193,13 @@ class ProgramReader:
         program = str(_asked(psutil, process.exe, ""))
         kind = kind_of(name, tuple(command), folder, program)
         return _Facts(
-            float(process.create_time()), name, tuple(command), folder, kind, _is_own_user(psutil, process)
-        )  # fmt: skip
+            started=float(process.create_time()),
+            name=_shown(name, tuple(command)),
+            command=tuple(command),
+            folder=folder,
+            kind=kind,
+            is_own_user=_is_own_user(psutil, process),
+        )
 
     def _kind(self, psutil: Any, process: Any, facts: _Facts) -> Kind:
         """Return the kind as it is now: a WebUI of one's own that answers at no port, old enough, is left behind."""
@@ -231,6 +236,12 @@ class ProgramReader:
         except (psutil.Error, OSError):
             return True  # not known: then it is left alone
         return process.pid in family
+
+
+def _shown(name: str, command: tuple[str, ...]) -> str:
+    """Return a Python's name with its script, another's as it is."""
+    script = script_of(command).rpartition("/")[2] if is_python(name) else ""
+    return f"{name} {script}" if script else name
 
 
 def _made_up(holder: Holder) -> Program:

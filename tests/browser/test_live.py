@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -22,11 +23,26 @@ TEXTS = f"{SECTIONS} :is(p, li, th, td, dt, dd, h2, h3, caption, summary, button
 
 
 @pytest.fixture
-def opened(open_lab):
+def visited(open_lab):
+    """Return a function that opens the Lab; answers that a test changes are let go of before the page closes."""
+    pages = []
+
+    def visited(**options):
+        lab = open_lab(**options)
+        pages.append(lab.page)
+        return lab
+
+    yield visited
+    for page in pages:
+        page.unroute_all(behavior="ignoreErrors")
+
+
+@pytest.fixture
+def opened(visited):
     """Return a function that opens the tab and waits for the first picture."""
 
     def opened(**options):
-        lab = open_lab(**options)
+        lab = visited(**options)
         lab.show_tab("VRAM Guard")
         lab.page.locator("[data-live=owners] tr").first.wait_for()
         return lab
@@ -40,7 +56,7 @@ def left_behind(page):
     def with_one(route):
         response = route.fetch()
         answer = response.json()
-        answer["processes"]["rows"].append(LEFT)
+        answer["processes"]["rows"] = [LEFT]  # whatever this machine has beside it
         route.fulfill(response=response, json=answer)
 
     page.route("**/vram-guard/v1/live*", with_one)
@@ -170,3 +186,35 @@ def test_a_narrow_window_in_spanish_keeps_everything_in_it(opened):
     lab.page.locator("[data-processes=rows] button").wait_for()
     assert lab.page.locator("[data-section=live] caption").first.inner_text() == "Quién ocupa la tarjeta ahora"
     assert lab.page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+
+
+def checks(page, change):
+    """Let every check of the fields be answered with what ``change`` makes of the server's answer."""
+
+    def changed(route):
+        response = route.fetch()
+        answer = response.json()
+        change(answer)
+        route.fulfill(response=response, json=answer)
+
+    page.route("**/vram-guard/v1/check*", changed)
+
+
+def test_the_bar_frees_memory_in_pieces_with_one_press_and_says_what_came_of_it(visited):
+    button = '<button type="button" class="vg-fix" data-act="free">Free memory</button>'
+    lab = visited(prepare=lambda page: checks(page, lambda answer: answer.update(bar_html=answer["bar_html"] + button)))
+    with lab.page.expect_request("**/v1/free") as asked:
+        lab.bar.locator("[data-act=free]").first.click()
+    assert json.loads(asked.value.post_data)["level"] == "models"
+    lab.bar.locator(".vg-changed", has_text=re.compile("nothing to free|went back to the card")).wait_for()
+
+
+def test_a_run_that_has_left_the_card_is_said_under_the_bar_until_it_is_over(visited):
+    said = {"text": "2.0 GiB of this generation lie in the computer's RAM"}
+    lab = visited(prepare=lambda page: checks(page, lambda answer: answer.update(live_text=said["text"])))
+    line = lab.bar.locator(".vg-changed")
+    line.filter(has_text=said["text"]).wait_for()
+    said["text"] = ""
+    lab.set("steps", 21)
+    lab.page.wait_for_function("!document.querySelector('#txt2img_vram_guard_bar .vg-changed.vg-said')")
+    assert line.inner_text().strip() == ""

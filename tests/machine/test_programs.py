@@ -163,7 +163,9 @@ def test_what_belongs_to_this_process_is_never_left_behind(system):
 def test_a_left_behind_webui_is_shown_although_no_driver_names_it(system):
     reader = system(Process(7), Process(8, name="bash"), Process(9, script="train.py", folder="/x"))
     found = reader.programs([])
-    assert [(item.pid, item.webui, item.can_end) for item in found] == [(7, "AUTOMATIC1111", True)]
+    assert [(item.pid, item.name, item.webui, item.can_end) for item in found] == [
+        (7, "python3 launch.py", "AUTOMATIC1111", True)
+    ]
 
 
 def test_the_holders_of_a_virtual_card_are_not_looked_up(system):
