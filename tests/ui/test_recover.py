@@ -80,7 +80,7 @@ def test_the_files_and_the_shorter_list_are_answered(client, monkeypatch):
     answering(monkeypatch, Recovered(("a.png", "b.png"), KEPT.infotexts))
     answer = post(client).json()
     assert answer["files"] == ["a.png", "b.png"]
-    assert answer["said"] == "2 decoded in tiles and saved: a.png, b.png"
+    assert answer["said"] == "2 decoded and saved: a.png, b.png"
     assert answer["html"] == section.list_html([], "en")
 
 
