@@ -22,7 +22,7 @@ from typing import Any, Literal
 from lib_vram.errors import BadInput
 from lib_vram.units import MIB
 
-FOLDER = Path(__file__).resolve().parents[2] / "data" / "latents"
+FOLDER = Path(os.environ.get("VRAM_GUARD_DATA") or Path(__file__).resolve().parents[2] / "data") / "latents"
 """Beside the extension's code; made with the first file."""
 ENDING, PART = ".safetensors", ".part"
 MOST_FILES = 32
