@@ -69,9 +69,8 @@ class Durations:
     """The times of whole runs that ended well, of one machine, oldest first."""
 
     def __init__(self, runs: Iterable[Run]) -> None:
-        self._runs = [run for run in runs if run.outcome == "done" and not run.is_rescued and run.seconds > 0]
         self._batches: dict[str, list[tuple[int | None, float]]] = {}
-        for run in self._runs:
+        for run in _whole(runs):
             seconds = run.seconds / int(run.request.get("batch_count") or 1)
             self._batches.setdefault(_setting(run.request), []).append((run.steps, seconds))
 
@@ -85,20 +84,26 @@ class Durations:
         seconds = [batch for made_with, batch in known if steps is None or made_with == steps][-NEWEST:]
         return Known(median(seconds) * count, len(seconds)) if seconds else None
 
-    def costs(self) -> tuple[Cost, ...]:
-        """Return what each change of :data:`LEVERS` cost in time, where it was run with and without it."""
-        found = []
-        for lever, path in LEVERS.items():
-            groups: dict[str, dict[str, list[Run]]] = {}
-            for run in self._runs:
-                rest, value = _without(run.request, path)
-                key = _key(rest, run, with_batch=lever != "batch_to_count")
-                groups.setdefault(key, {}).setdefault(json.dumps(value), []).append(run)
-            pairs = [_cost(lever, sides) for sides in groups.values()]
-            best = max((pair for pair in pairs if pair), key=lambda pair: pair.run.at, default=None)
-            if best is not None:
-                found.append(best)
-        return tuple(found)
+
+def costs(runs: Iterable[Run]) -> tuple[Cost, ...]:
+    """Return what each change of :data:`LEVERS` cost in time, where it was run with and without it."""
+    whole = _whole(runs)
+    found = []
+    for lever, path in LEVERS.items():
+        groups: dict[str, dict[str, list[Run]]] = {}
+        for run in whole:
+            rest, value = _without(run.request, path)
+            key = _key(rest, run, with_batch=lever != "batch_to_count")
+            groups.setdefault(key, {}).setdefault(json.dumps(value), []).append(run)
+        pairs = [_cost(lever, sides) for sides in groups.values()]
+        best = max((pair for pair in pairs if pair), key=lambda pair: pair.run.at, default=None)
+        if best is not None:
+            found.append(best)
+    return tuple(found)
+
+
+def _whole(runs: Iterable[Run]) -> list[Run]:
+    return [run for run in runs if run.outcome == "done" and not run.is_rescued and run.seconds > 0]
 
 
 def _setting(request: Mapping[str, Any]) -> str:

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from lib_vram.learning.durations import LEVERS, Durations, Known
+from lib_vram.learning.durations import LEVERS, Durations, Known, costs
 from lib_vram.learning.record import kept_of
 from lib_vram.request import ForgeSettings, Hires, Lora, ModelSpec, VaeSpec
 from tests.learning.makers import MACHINE, REQUEST, run
@@ -52,13 +52,13 @@ def test_runs_that_were_cut_off_say_nothing(change):
     assert of([replace(timed(9.0), **change)]) is None
 
 
-def costs(*runs):
-    return {item.lever: item for item in Durations(runs).costs()}
+def cost_of(*runs):
+    return {item.lever: item for item in costs(runs)}
 
 
 def test_tiles_cost_what_they_cost_with_all_else_the_same():
     tiled = VaeSpec(tiled=True, tile_size=512)
-    found = costs(timed(10.0), timed(10.0), timed(12.0, vae=tiled), timed(12.0, vae=tiled))
+    found = cost_of(timed(10.0), timed(10.0), timed(12.0, vae=tiled), timed(12.0, vae=tiled))
     assert list(found) == ["vae_tiled"]
     assert (found["vae_tiled"].before, found["vae_tiled"].after) == (False, True)
     assert found["vae_tiled"].share == pytest.approx(0.2)
@@ -66,7 +66,7 @@ def test_tiles_cost_what_they_cost_with_all_else_the_same():
 
 def test_a_smaller_batch_more_often_is_compared_by_the_picture():
     many = [timed(16.0, batch_size=4) for _ in range(2)]
-    found = costs(*many, *(timed(20.0, batch_count=4) for _ in range(2)))["batch_to_count"]
+    found = cost_of(*many, *(timed(20.0, batch_count=4) for _ in range(2)))["batch_to_count"]
     assert (found.before, found.after) == (4, 1)
     assert (found.before_known.seconds, found.after_known.seconds) == (4.0, 5.0)
 
@@ -86,16 +86,16 @@ def test_a_change_is_shown_from_the_usual_to_what_the_fix_makes_of_it(lever, bef
     runs = [timed(10.0, **before), timed(10.0, **before), timed(11.0, **after), timed(11.0, **after)]
     assert lever in LEVERS
     if lever == "live_preview":
-        assert set(costs(*runs)) == {lever}
+        assert set(cost_of(*runs)) == {lever}
     else:
-        assert costs(*runs)[lever].share == pytest.approx(0.1)
+        assert cost_of(*runs)[lever].share == pytest.approx(0.1)
 
 
 def test_one_run_on_a_side_is_not_enough():
-    assert costs(timed(10.0), timed(10.0), timed(12.0, vae=VaeSpec(tiled=True))) == {}
+    assert cost_of(timed(10.0), timed(10.0), timed(12.0, vae=VaeSpec(tiled=True))) == {}
 
 
 def test_runs_of_other_machines_are_not_compared():
     other = replace(MACHINE, driver="other")
     tiled = [replace(timed(12.0, vae=VaeSpec(tiled=True)), machine=other) for _ in range(2)]
-    assert costs(timed(10.0), timed(10.0), *tiled) == {}
+    assert cost_of(timed(10.0), timed(10.0), *tiled) == {}

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lib_vram import units
-from lib_vram.learning.durations import Cost, Durations
+from lib_vram.learning.durations import Cost, costs
 from lib_vram.learning.record import PhaseRecord, Rescue, Run
 from lib_vram.learning.summary import PhaseSummary, by_phase, misses
 from lib_vram.message import Message, Value, render, say, sentence
@@ -53,7 +53,7 @@ def inside(runs: Sequence[Run], rescues: Sequence[Rescue], note: Message | None,
     if missed:
         parts.append(picture(missed, language))
     parts += [_phases(by_phase(here), words), _runs(runs, words), _rescues(runs, rescues, words)]
-    return join(*parts, _costs(Durations(here).costs(), words))
+    return join(*parts, _costs(costs(here), words))
 
 
 class _Words:
@@ -228,8 +228,8 @@ def _named(action: str, words: _Words) -> str:
     return action if text == key else text.partition(" {")[0]
 
 
-def _costs(costs: Sequence[Cost], words: _Words) -> Html:
-    if not costs:
+def _costs(found: Sequence[Cost], words: _Words) -> Html:
+    if not found:
         return Html("")
     rows = [
         _row(
@@ -239,7 +239,7 @@ def _costs(costs: Sequence[Cost], words: _Words) -> Html:
             words("per_image", seconds=f"{item.after_known.seconds:.1f}"), share(item.share),
             f"{item.before_known.runs} + {item.after_known.runs}",
         )
-        for item in costs
+        for item in found
     ]  # fmt: skip
     names = ("head_change", "head_model", "head_without", "head_with", "head_share", "head_runs")
     title = words("costs_title")
