@@ -199,6 +199,13 @@ class HostsTiles(Trying):
         self.tile = HOSTS_SMALL_TILE if self.work.fell_back or self.tile is not None else HOSTS_TILE
         return Rung(rung.request, HOSTS_LINE, (say(HOSTS_TEXT),))
 
+    def lesson_of(self, error: Exception) -> Lesson | None:
+        """Return what ``error`` teaches; the host's tiles may fail, for their own reasons, because memory ran out."""
+        lesson = super().lesson_of(error)
+        if lesson is None and self.work.fell_back and self.tile is None:
+            return Lesson(self.phase)
+        return lesson
+
     def decode(self, vae: Any, samples: Any, whole: Callable[[], Any]) -> Any:
         """Decode as far as it has come: whole, in the host's tiles, in smaller ones."""
         if self.tile is None:

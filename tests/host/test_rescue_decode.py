@@ -102,7 +102,7 @@ def host(request, monkeypatch):
     monkeypatch.setattr(rescue_levers.gc, "collect", lambda: 0)
     made.kind = kind
     made.decode = lambda latent: getattr(made.vae, "decode_inner" if made.kind.inside else "decode")(latent).how
-    rescuer = rescue.Rescuer(made)
+    rescuer = made.rescuer = rescue.Rescuer(made)
     fail_open.forget()
     rescuer.start()
     yield made
@@ -147,6 +147,20 @@ def test_a_failure_in_disguise_that_the_host_does_not_know_goes_into_tiles(host)
 def test_tiles_that_run_out_too_are_decoded_again_in_smaller_ones(host):
     _, pictures = decoded(host, out, out_in_tiles, side=128)
     assert (pictures, host.vae.calls) == (["tiles 32"], ["whole", "tiles 64", "tiles 32"])
+
+
+def test_a_picture_too_small_for_the_hosts_tiles_is_decoded_whole_again(host):
+    """Forge falls back to them all the same, and they end in an error that says nothing of memory."""
+
+    def too_small(*_, **__):
+        host.vae.calls.append("tiles")
+        raise RuntimeError("start (96) + length (1) exceeds dimension size (96).")
+
+    host.rescuer.stop()
+    host.kind.decode_tiled_ = too_small
+    host.rescuer.start()
+    _, pictures = decoded(host, out, side=12)
+    assert (pictures, host.vae.calls) == (["whole"], ["whole", "tiles", "whole"])
 
 
 def test_tiles_that_the_user_wants_are_not_told_of(host):
