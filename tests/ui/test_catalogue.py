@@ -4,7 +4,7 @@ import pytest
 
 from lib_vram.message import LANGUAGES, area
 
-AREAS = ("ui", "lab", "advice", "live")
+AREAS = ("ui", "lab", "advice", "levers", "live")
 
 
 def placeholders(text):
