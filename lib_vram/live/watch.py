@@ -7,20 +7,22 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Protocol
 
 from lib_vram.errors import BadInput
 from lib_vram.live.curve import ENDS, FIXED, START, Curve, Mark, Sample
 from lib_vram.live.picture import Holding, Weights
-from lib_vram.live.spill import Load, SpillWatch, shared_of
 from lib_vram.live.switches import Switches
-from lib_vram.machine import system
 from lib_vram.machine.card import Card
-from lib_vram.machine.programs import Ended, Program, ProgramReader
-from lib_vram.machine.shares import ShareReader
 from lib_vram.machine.torch_memory import Snapshot, TorchMemory
 from lib_vram.message import Message
 from lib_vram.request import Request
+
+if TYPE_CHECKING:
+    from lib_vram.live.spill import SpillWatch
+    from lib_vram.machine.programs import Ended, Program, ProgramReader
+    from lib_vram.machine.shares import ShareReader
 
 logger = logging.getLogger("vram_guard")
 
@@ -78,10 +80,31 @@ class Watch:
         self._programs: tuple[Program, ...] = ()
         self._programs_at = float("-inf")
         self._phase_began = False
-        self._spill, self._begins = SpillWatch(), False
+        self._begins = False
         self._warnings: tuple[Message, ...] = ()
-        self.reader, self.shares = ProgramReader(), ShareReader()
         self.curve, self.switches = Curve(), Switches()
+
+    # What is first needed once somebody looks is imported then: the start of the WebUI need not wait for it.
+
+    @cached_property
+    def reader(self) -> ProgramReader:
+        """What names the programs."""
+        from lib_vram.machine.programs import ProgramReader
+
+        return ProgramReader()
+
+    @cached_property
+    def shares(self) -> ShareReader:
+        """What knows their shares where the card's own source does not."""
+        from lib_vram.machine.shares import ShareReader
+
+        return ShareReader()
+
+    @cached_property
+    def _spill(self) -> SpillWatch:
+        from lib_vram.live.spill import SpillWatch
+
+        return SpillWatch()
 
     def now(self) -> Holding:
         """Return who holds the card, at most :data:`FRESH_SECONDS` old, and keep it in the curve."""
@@ -190,6 +213,9 @@ class Watch:
 
     def _look_for_spill(self) -> None:
         """Compare with the start of the generation at work."""
+        from lib_vram.live.spill import Load, shared_of
+        from lib_vram.machine import system
+
         if not self._running:
             self._spill.end()
             self._warnings = ()

@@ -6,11 +6,14 @@ import dataclasses
 import os
 import sys
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from lib_vram.machine.card import Card, Holder
 from lib_vram.machine.drm import DrmReader
-from lib_vram.machine.pdh import PdhReader
 from lib_vram.machine.processes import name_of
+
+if TYPE_CHECKING:
+    from lib_vram.machine.pdh import PdhReader
 
 
 class ShareReader:
@@ -24,7 +27,7 @@ class ShareReader:
         own: int | None = None,
         platform: str = sys.platform,
     ) -> None:
-        self._pdh = pdh or PdhReader()
+        self._pdh = pdh if pdh is not None or platform != "win32" else _pdh()
         self._drm = drm or DrmReader()
         self._name = name
         self._own = os.getpid() if own is None else own
@@ -49,11 +52,11 @@ class ShareReader:
 
     def shared(self) -> Mapping[int, int]:
         """Return what the driver has moved to RAM, by process (Windows)."""
-        found = self._pdh.shares() if self._platform == "win32" else None
+        found = self._pdh.shares() if self._pdh is not None else None
         return found.shared if found else {}
 
     def _shares(self) -> Mapping[int, int]:
-        if self._platform == "win32":
+        if self._pdh is not None:
             found = self._pdh.shares()
             return found.dedicated if found else {}
         return self._drm.shares() if self._platform.startswith("linux") else {}
@@ -66,3 +69,9 @@ class ShareReader:
             known = next((item.name for item in card.holders if item.pid == pid and item.name), "")
             self._names[pid] = known or self._name(pid)
         return self._names[pid]
+
+
+def _pdh() -> PdhReader:
+    from lib_vram.machine.pdh import PdhReader
+
+    return PdhReader()

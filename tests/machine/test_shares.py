@@ -16,7 +16,8 @@ CARD = Card("RTX", 12 * GIB, 4 * GIB, 3 * GIB, "nvml", holders=UNKNOWN, spills=T
 
 def reader(platform, pdh=None, drm=None):
     return ShareReader(
-        SimpleNamespace(shares=lambda: pdh), SimpleNamespace(shares=lambda: drm or {}), lambda pid: f"program {pid}",
+        SimpleNamespace(shares=lambda: pdh) if platform == "win32" else None,
+        SimpleNamespace(shares=lambda: drm or {}), lambda pid: f"program {pid}",
         own=OWN, platform=platform,
     )  # fmt: skip
 
