@@ -61,17 +61,14 @@ def _send_spare_checkpoints_away() -> None:
 def change(host: Any, p: Any, before: Request, after: Request) -> None:
     """Make what differs between the two requests true for the rest of the run of ``p``, except its batch and tiles."""
     if before.batch_cond_uncond and not after.batch_cond_uncond:
-        _APART[host.name](host.runs.of(p).of_run)
+        if host.name == "a1111":
+            host.hold_option(p, "batch_cond_uncond", False)  # read at every step
+        else:
+            _APART[host.name](host.runs.of(p).of_run)
     if after.forge.inference_memory_bytes > before.forge.inference_memory_bytes:
         _keep_free(host, p, after.forge.inference_memory_bytes)
     if after.hires != before.hires:
         _smaller_second_pass(host, p, before, after)
-
-
-def _apart_a1111(patches: Any) -> None:
-    from modules import shared
-
-    patches.set_item(shared.opts.data, "batch_cond_uncond", False)  # read at every step
 
 
 def _apart_forge(patches: Any) -> None:
@@ -96,20 +93,18 @@ def _apart_reforge(patches: Any) -> None:
 
 
 _APART: dict[str, Callable[[Any], None]] = {
-    "a1111": _apart_a1111, "forge": _apart_forge, "neo": _apart_forge,
-    "classic": _apart_classic, "reforge": _apart_reforge,
+    "forge": _apart_forge, "neo": _apart_forge, "classic": _apart_classic, "reforge": _apart_reforge,
 }  # fmt: skip
 
 
 def _keep_free(host: Any, p: Any, wanted_bytes: int) -> None:
     """Have the host keep ``wanted_bytes`` for computing; it loads the UNet anew with so much less on the card."""
-    run = host.runs.of(p)
     if host.name == "forge":
         from backend import memory_management
 
-        run.of_run.set_attribute(memory_management, "current_inference_memory", wanted_bytes)
+        host.runs.of(p).of_run.set_attribute(memory_management, "current_inference_memory", wanted_bytes)
     elif host.name == "neo":
-        run.kept_bytes = max(run.kept_bytes, wanted_bytes)  # taken up before each sampling
+        host._keep_free(p, wanted_bytes)
     elif host.name in ("reforge", "classic"):
         host.reserve(p, wanted_bytes)
 
