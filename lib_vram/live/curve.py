@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from lib_vram.live.picture import Holding
@@ -29,6 +30,8 @@ class Sample:
     reserved_bytes: int | None
     allocated_bytes: int | None
     others_bytes: int | None
+    highest_bytes: int | None = None
+    """The most that was ever allocated since whoever counts last began anew."""
 
     @property
     def in_use_bytes(self) -> int | None:
@@ -43,7 +46,7 @@ class Sample:
         torch = holding.torch
         return cls(
             at, holding.used_bytes, torch.reserved_bytes if torch else None,
-            torch.allocated_bytes if torch else None, holding.others_bytes,
+            torch.allocated_bytes if torch else None, holding.others_bytes, torch.highest_bytes if torch else None,
         )  # fmt: skip
 
 
@@ -100,3 +103,18 @@ class Curve:
             marks = tuple(self._marks)
         start = max((place for place, item in enumerate(marks) if item.name == START), default=None)
         return () if start is None else marks[start:]
+
+
+def peak_bytes(samples: Iterable[Sample]) -> int | None:
+    """Return the card's peak in a generation with these readings, however short it was, the unused cache left out.
+
+    From torch's own mark of the highest, which is read and never reset: ``None`` when the generation did not move it,
+    because an earlier one came higher.
+    """
+    known = [item for item in samples if item.highest_bytes is not None]
+    if not known or known[0].highest_bytes == known[-1].highest_bytes:
+        return None
+    last = known[-1]
+    if last.highest_bytes is None or last.used_bytes is None or last.reserved_bytes is None:
+        return last.highest_bytes
+    return last.used_bytes - last.reserved_bytes + last.highest_bytes

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
-from lib_vram.live.curve import MOST_MARKS, MOST_SAMPLES, Curve, Mark, Sample
+import pytest
+
+from lib_vram.live.curve import MOST_MARKS, MOST_SAMPLES, Curve, Mark, Sample, peak_bytes
 from lib_vram.live.picture import Holding
 from lib_vram.units import GIB
 from tests.live.stand_in import TORCH, card
@@ -11,7 +13,7 @@ def sample(at):
 
 
 def test_a_reading_keeps_what_is_drawn():
-    assert Sample.of(5.0, Holding(card(), TORCH)) == Sample(5.0, 10 * GIB, 7 * GIB, 6 * GIB, 2 * GIB)
+    assert Sample.of(5.0, Holding(card(), TORCH)) == Sample(5.0, 10 * GIB, 7 * GIB, 6 * GIB, 2 * GIB, 7 * GIB)
     assert Sample.of(5.0, Holding(None, None)) == Sample(5.0, None, None, None, None)
 
 
@@ -52,3 +54,22 @@ def test_before_the_first_generation_there_is_none():
     assert Curve().last_run() == ()
     assert Curve().marks() == ()
     assert Curve().latest_at() == 0.0
+
+
+@pytest.mark.parametrize(
+    ("highest", "peak"),
+    [
+        ([5, 5, 9, 9], 12),  # it rose in this generation, between two readings
+        ([9, 4, 6], 9),  # the host began to count anew when this one began
+        ([9, 9, 9], None),  # an earlier one came higher: nothing is known of this one
+        ([None, None], None),
+        ([], None),
+    ],
+)
+def test_a_peak_between_two_readings_is_known_from_torchs_own_mark(highest, peak):
+    samples = [Sample(float(at), 10, 7, 6, 2, value) for at, value in enumerate(highest)]
+    assert peak_bytes(samples) == peak
+
+
+def test_where_the_card_is_not_known_the_peak_is_torchs_alone():
+    assert peak_bytes([Sample(1.0, None, 7, 6, None, 5), Sample(2.0, None, 7, 6, None, 8)]) == 8

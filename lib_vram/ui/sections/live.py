@@ -9,7 +9,7 @@ from typing import Any
 from lib_vram import units
 from lib_vram.errors import BadInput
 from lib_vram.estimate.result import Estimate, phase_name
-from lib_vram.live.curve import ENDS, FIXED, START, Curve, Mark, Sample
+from lib_vram.live.curve import ENDS, FIXED, START, Curve, Mark, Sample, peak_bytes
 from lib_vram.live.picture import Holding, Owner, owners
 from lib_vram.live.pieces import Pieces
 from lib_vram.live.watch import Watch
@@ -23,6 +23,8 @@ from lib_vram.ui.words import Words
 NAME = "live"
 WINDOWS = (60, 180, 600)
 """Seconds of the curve that can be shown."""
+AFTER_SECONDS = 2.0
+"""A generation's last reading comes within this time after its end."""
 LAST_RUN = 0
 """In place of them: from the start of the latest generation to its end."""
 _CURVE_LEGEND = ("others", "reserved", "allocated", "predicted", "edge")
@@ -292,6 +294,9 @@ def _phase_rows(curve: Curve, holding: Holding, predicted: Estimate | None, text
         seen = mark.name not in ENDS and not holding.is_stand_in  # a stand-in card sees nothing of the run
         highest = _highest(samples, mark.at, until) if seen else None
         level = levels.get(mark.name)
+        if mark.name in ENDS:
+            highest = peak_bytes(item for item in samples if begin <= item.at <= mark.at + AFTER_SECONDS)
+            level = max(levels.values(), default=None)
         yield {
             "label": _mark_label(mark, text.language),
             "at": text("seconds", seconds=f"{mark.at - begin:.1f}"),
