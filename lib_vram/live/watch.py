@@ -191,17 +191,16 @@ class Watch:
 
     def _look(self) -> bool:
         """Read everything anew; return whether the host is at work. What cannot be read is not known."""
-        self._looked_at = self._clock()
+        self._looked_at, busy = self._clock(), False
         try:
             busy = self._host.is_busy()
             memory = self._host.torch_memory()
             self._count_weights(memory, busy)
             self._holding = Holding(self._card(), memory, self._weights)
+            self.curve.add(Sample.of(self._looked_at, self._holding))
+            self._look_for_spill()
         except Exception:  # a host's objects may be half made: then there is one reading less
             logger.debug("VRAM Guard could not read the card's state", exc_info=True)
-            return self._running
-        self.curve.add(Sample.of(self._looked_at, self._holding))
-        self._look_for_spill()
         return busy
 
     def _card(self) -> Card | None:
@@ -236,5 +235,13 @@ class Watch:
         seldom = seldom and not self._phase_began
         if changed and age >= (BUSY_WEIGHTS_SECONDS if seldom else IDLE_WEIGHTS_SECONDS):
             self._phase_began = False
-            self._weights = self._host.loaded_weights()
             self._weights_at, self._weights_for = self._looked_at, allocated_bytes
+            self._weights = self._counted()
+
+    def _counted(self) -> tuple[Weights, ...]:
+        """Return the loaded models; those of the last count where one has weights that cannot be asked."""
+        try:
+            return self._host.loaded_weights()
+        except Exception:  # the card's figures are to be had all the same
+            logger.debug("VRAM Guard could not count the loaded models", exc_info=True)
+            return self._weights
