@@ -33,14 +33,14 @@ LEVERS: Mapping[LeverName, Mapping[HostName, Means]] = {
         "forge": Means(True, "memory_management.free_memory"),
         "neo": Means(True, "memory_management.free_memory"),
         "reforge": Means(True, "model_management.free_memory"),
-        "classic": Means(False, "model_management.free_memory"),
+        "classic": Means(True, "model_management.free_memory"),
     },
     "live_preview": {
         "a1111": Means(True, "opts.show_progress_type, opts.live_previews_enable"),
         "forge": Means(True, "opts.show_progress_type, opts.live_previews_enable"),
         "neo": Means(True, "opts.show_progress_type, opts.live_previews_enable"),
         "reforge": Means(True, "opts.show_progress_type, opts.live_previews_enable"),
-        "classic": Means(False, "opts.show_progress_type"),
+        "classic": Means(True, "opts.show_progress_type, opts.live_previews_enable"),
     },
     "attention": {
         "a1111": Means(True, "sd_hijack.apply_optimizations, opts.cross_attention_optimization"),
@@ -80,7 +80,7 @@ LEVERS: Mapping[LeverName, Mapping[HostName, Means]] = {
         "forge": Means(True, "opts.ESRGAN_tile and those of DAT, SwinIR, ScuNET"),
         "neo": Means(True, "opts.ESRGAN_tile"),
         "reforge": Means(True, "opts.ESRGAN_tile and those of DAT, SwinIR, ScuNET"),
-        "classic": Means(False, "opts.ESRGAN_tile"),
+        "classic": Means(True, "opts.ESRGAN_tile"),
     },
     "fp8_storage": {
         "a1111": Means(True, "opts.fp8_storage"),

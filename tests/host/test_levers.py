@@ -173,6 +173,46 @@ def test_a_restorers_helper_is_not_made_by_being_asked_for(fake, host):
     assert host.request_from_form("txt2img", {}).idle_models == ()
 
 
+@pytest.fixture
+def managed(fake):
+    """A control model that the memory manager of Forge's line has loaded beside the checkpoint in use."""
+    name = "backend.memory_management" if fake.name in ("forge", "neo") else "ldm_patched.modules.model_management"
+    if fake.name == "a1111":
+        pytest.skip("A1111 has no memory manager")
+    models, memory = fake.modules["modules.sd_models"], fake.modules[name]
+    unet, other = Module(GIB), type("ControlNet", (Module,), {})(700 * MIB)
+    info = models.checkpoints_list["model.safetensors"]
+    patchers = [SimpleNamespace(model=model) for model in (unet, other)]
+    fake.load_model()
+    models.model_data.sd_model = SimpleNamespace(
+        sd_checkpoint_info=info,
+        forge_objects=SimpleNamespace(
+            unet=SimpleNamespace(model=unet, model_dtype=lambda: "torch.float16"),
+            vae=SimpleNamespace(vae_dtype="torch.bfloat16"),
+        ),
+    )
+    memory.current_loaded_models += [SimpleNamespace(model=patcher, device="cuda:0") for patcher in patchers]
+    return SimpleNamespace(unet=unet, other=other, memory=memory)
+
+
+def test_what_the_memory_manager_keeps_beside_the_checkpoint_is_idle_while_no_unit_is_on(host, managed):
+    assert host.request_from_form("txt2img", {}).idle_models == (IdleModel("controlnet", 700 * MIB),)
+    units = [{"enabled": True, "model": "canny"}]
+    assert host.request_from_form("txt2img", {"controlnets": units}).idle_models == ()
+
+
+def test_it_is_sent_away_through_the_manager_and_the_checkpoint_stays(fake, host, managed):
+    p = fake.make(own=own(unload_idle=True))
+    host.prepare_run(p, host.request_from_processing(p))
+    assert not managed.other.is_on_card and managed.unet.is_on_card
+    assert [loaded.model.model for loaded in managed.memory.current_loaded_models] == [managed.unet]
+
+
+def test_before_another_checkpoint_is_loaded_nothing_counts_as_idle(fake, host, managed):
+    fake.modules["modules.sd_models"].model_data.sd_model.sd_checkpoint_info = SimpleNamespace(filename="other")
+    assert host.request_from_form("txt2img", {}).idle_models == ()
+
+
 # upscalers
 
 
@@ -316,3 +356,14 @@ def test_reload_in_the_middle_of_a_run_takes_the_levers_back(fake, host):
     fake.runner.run_hook("before_process", p)
     fake.unload_scripts()
     assert state(fake) == before and p.override_settings == {}
+
+
+@pytest.mark.parametrize(
+    ("lever", "control"),
+    [
+        ("free_idle_models", "unload_idle"), ("live_preview", "live_preview"), ("attention", "attention"),
+        ("fp8_storage", "fp8_weights"), ("upscaler_tile", "upscaler_tile"), ("reserve", "reserve_mb"),
+    ],
+)  # fmt: skip
+def test_what_a_plan_may_offer_has_a_control_in_the_accordion(fake, host, lever, control):
+    assert has_lever(fake.name, lever) is (control in host.own_controls)
