@@ -188,6 +188,7 @@ class Recorder:
         if thread is not None and thread.is_alive():
             self._put(None)
             thread.join(timeout_seconds)
+        atexit.unregister(self.close)
 
     def settle(self, timeout_seconds: float = 30.0) -> None:
         """Wait until nothing waits to be written."""
@@ -240,7 +241,7 @@ class Recorder:
             try:
                 item = self._queue.get(timeout=SAMPLE_SECONDS if self._open is not None else 1.0)
             except queue.Empty:
-                device_at = self._sample(device_at)
+                device_at = self._sampled(device_at)
                 continue
             try:
                 if item is None:
@@ -250,6 +251,14 @@ class Recorder:
                 logger.exception("VRAM Guard could not keep what a generation took")
             finally:
                 self._queue.task_done()
+
+    def _sampled(self, device_at: float) -> float:
+        """Read as :meth:`_sample` does; what fails costs one reading, not the thread."""
+        try:
+            return self._sample(device_at)
+        except Exception:  # a driver in a broken state can raise anything
+            logger.debug("VRAM Guard could not read the card in the middle of a run", exc_info=True)
+            return time.monotonic()
 
     def _sample(self, device_at: float) -> float:
         """Read in the middle of a run; return when the whole card was last asked about."""
