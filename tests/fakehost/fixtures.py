@@ -62,6 +62,7 @@ def fake(host_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
     for name in made.reads_headers_in:
         monkeypatch.setattr(f"{name}.inspect_file", lambda path: inspected)
     monkeypatch.setattr(host_webui, "current_card", lambda: CARD)
+    monkeypatch.setattr(host_webui, "_system", lambda: {"ram_total_bytes": 32 * GIB, "ram_free_bytes": 20 * GIB})
     monkeypatch.setattr(sys, "argv", ["launch.py"])
     tiles = SimpleNamespace(tiled=_marking)
     monkeypatch.setitem(sys.modules, "lib_vram.host.tiled_decode", tiles)
