@@ -218,11 +218,11 @@ def before_next_run(action: Callable[[], None]) -> None:
     waiting = [action]
 
     @functools.wraps(original)
-    def process_images_inner(p: Any) -> Any:
+    def process_images_inner(p: Any, *arguments: Any, **named: Any) -> Any:
         while waiting:
-            waiting.pop()()
             patches.undo()
-        return original(p)
+            waiting.pop()()
+        return original(p, *arguments, **named)
 
     patches.set_attribute(processing, "process_images_inner", process_images_inner)
 

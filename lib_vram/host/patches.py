@@ -15,6 +15,8 @@ from collections.abc import Callable, MutableMapping
 from types import MethodType
 from typing import Any
 
+from lib_vram.guard.fail_open import fail_open
+
 RUN = "vram_guard_run"
 """Attribute of our ``close`` that names its run."""
 
@@ -91,11 +93,16 @@ class Patches:
     def undo(self) -> bool:
         """Undo everything, the last change first; a second call tries again what was covered by somebody else's.
 
-        Returns whether nothing is left to undo.
+        One that fails keeps no other from its turn, and is not tried again. Returns whether nothing is left to undo.
         """
         changes, self._undo = self._undo, []
-        self._undo = [undo for undo in reversed(changes) if not undo()][::-1]
+        self._undo = [undo for undo in reversed(changes) if not _undone(undo)][::-1]
         return not self._undo
+
+
+@fail_open(instead=lambda *_: True)
+def _undone(undo: Callable[[], bool]) -> bool:
+    return undo()
 
 
 def _give_back(owner: Any, name: str, value: Any, before: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import os
 import sys
@@ -11,13 +12,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from lib_vram.errors import NotReady
+from lib_vram.guard.fail_open import fail_open
 from lib_vram.host import asked as asking
 from lib_vram.host import freeing, img_batches, levers_idle, levers_preview, levers_upscaler, networks, owners, units
 from lib_vram.host.asked import Asked
 from lib_vram.host.base import FieldWrite, GuardMode, Settings
 from lib_vram.host.failures import WebuiErrors
 from lib_vram.host.levers import cheaper_preview, levers_of
-from lib_vram.host.patches import Run, Runs
+from lib_vram.host.patches import Patches, Run, Runs
 from lib_vram.machine.card import Card
 from lib_vram.machine.cards import current_card
 from lib_vram.message import language_of
@@ -63,6 +65,9 @@ class WebUI(owners.LookedAt):
         self._scaled: OrderedDict[Request, tuple[int, int]] = OrderedDict()
         self.meanwhile: dict[str, Any] = {}
         """What the user's settings say of options that a run has otherwise at the moment."""
+        self._held: dict[str, Any] = {}
+        """How the run has them."""
+        self._saving = Patches()
 
     def start(self) -> None:
         """Put in place what lasts as long as the extension is loaded: nothing on most hosts."""
@@ -453,26 +458,46 @@ class WebUI(owners.LookedAt):
 
         The host applies and restores ``override_settings`` itself, but restores only options that are in its
         settings file: one that is not would keep our value for good, so it is written down with its own first.
+        With frozen settings the host ends a run that has any of them.
         """
         from modules import shared
 
         run, data = self.runs.of(p), shared.opts.data
         data.setdefault(key, getattr(shared.opts, key))
-        self._remember(run, key)
-        run.of_run.set_item(p.override_settings if p.override_settings_restore_afterwards else data, key, value)
+        self._remember(run, key, value)
+        by_host = p.override_settings_restore_afterwards and not _is_frozen(getattr(shared, "cmd_opts", None))
+        run.of_run.set_item(p.override_settings if by_host else data, key, value)
 
     def hold_option(self, p: Any, key: str, value: Any) -> None:
-        """Set an option for the run of ``p`` at once: for options that count before the host looks at overrides."""
+        """Set an option for the run of ``p`` at once: for options that count before the host looks at overrides.
+
+        An override of the same option is left out of the run: the host would take our value for the user's, and set
+        it again when the run is over.
+        """
         from modules import shared
 
         run = self.runs.of(p)
-        self._remember(run, key)
+        self._remember(run, key, value)
+        overrides = getattr(p, "override_settings", None) or {}
+        if key in overrides:
+            run.of_run.call_when_undone(functools.partial(overrides.__setitem__, key, overrides.pop(key)))
         run.of_run.set_item(shared.opts.data, key, value)
 
-    def _remember(self, run: Run, key: str) -> None:
+    def _remember(self, run: Run, key: str, value: Any) -> None:
         from modules import shared
 
+        run.of_run.call_when_undone(self._save_as_before)
+        if not self._held:
+            kind = type(shared.opts)
+            save = vars(kind).get("save")
+            if callable(save):
+                self._saving.set_attribute(kind, "save", _saving_users(save, self.meanwhile, self._held))
         run.of_run.set_item(self.meanwhile, key, self.option(key, getattr(shared.opts, key)))
+        run.of_run.set_item(self._held, key, value)
+
+    def _save_as_before(self) -> None:
+        if not self._held:
+            self._saving.undo()
 
     def before_sampling(self, p: Any, latent: Any) -> None:
         """Do what must be done anew before each sampling; most hosts need nothing here."""
@@ -501,6 +526,37 @@ class WebUI(owners.LookedAt):
             self.runs.end_left_over()
             self.runs.end(p)
             self.runs.of(p)  # every run has one, so that copies made in the middle of it are known
+
+
+def _is_frozen(flags: Any) -> bool:
+    """Whether the host was started so that settings, or some of them, cannot be changed."""
+    if getattr(flags, "freeze_settings", False):
+        return True
+    return any(
+        getattr(flags, f"freeze_{name}", None) is not None for name in ("settings_in_sections", "specific_settings")
+    )
+
+
+def _saving_users(save: Callable[..., Any], users: Mapping[str, Any], held: Mapping[str, Any]) -> Callable[..., Any]:
+    """Return the host's ``Options.save`` that writes the ``users`` values of options that a run ``held`` otherwise."""
+
+    @functools.wraps(save)
+    def save_users(options: Any, *arguments: Any, **named: Any) -> Any:
+        return save(_as_the_user_has_them(options, users, held), *arguments, **named)
+
+    return save_users
+
+
+@fail_open(instead=lambda fault, options, *_: options)
+def _as_the_user_has_them(options: Any, users: Mapping[str, Any], held: Mapping[str, Any]) -> Any:
+    """Return ``options``, as a copy where the run at work has some otherwise; what was set meanwhile stays."""
+    data = options.data
+    back = {key: users[key] for key, value in held.items() if key in users and data.get(key) == value}
+    if not back:
+        return options
+    twin = object.__new__(type(options))
+    vars(twin).update(vars(options), data={**data, **back})
+    return twin
 
 
 def _names(value: Any) -> tuple[str, ...]:

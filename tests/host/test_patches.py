@@ -164,3 +164,19 @@ def test_a_run_that_nobody_closed_ends_when_the_next_job_begins_and_inner_runs_o
     job[0] = 2.0
     runs.end_left_over()
     assert not hasattr(shared, "tiles")
+
+
+def test_an_undo_that_fails_keeps_no_other_from_its_turn():
+    thing, patches = Thing(), Patches()
+    patches.set_attribute(thing, "first", function)
+    patches.call_when_undone(lambda: 1 / 0)
+    patches.set_attribute(thing, "last", function)
+    assert patches.undo()
+    assert vars(thing) == {}
+
+
+def test_a_run_whose_undoing_fails_is_closed_all_the_same():
+    runs, thing = Runs(), Thing()
+    runs.of(thing).of_run.call_when_undone(lambda: 1 / 0)
+    thing.close()
+    assert thing.closed
