@@ -140,14 +140,14 @@ class Rescuer:
 
     def _following(self, original: Step) -> Step:
         @functools.wraps(original)
-        def process_images_inner(p: Any) -> Any:
+        def process_images_inner(p: Any, *arguments: Any, **named: Any) -> Any:
             works = vars(self._local).setdefault("works", [])
             work = Work(p)
             works.append(work)
             well = False
             try:
                 self._watch(work)
-                pictures = original(p)
+                pictures = original(p, *arguments, **named)
                 well = True
                 return pictures
             finally:
@@ -255,14 +255,16 @@ class Trying:
         except Exception as error:
             self._lesson = self.lesson_of(error)
             if self._lesson is None and (not self._failures or getattr(error, _GIVEN_UP, False)):
+                self._failures.clear()
                 raise
             self._failures.append(error)
         else:
             self._tell()
+            self._failures.clear()  # they hold our frame, which holds the step's arguments and the result
             return result, False
         if self._lesson is None:  # out of the handler: inside, the failed step's tensors would still be held
             tell_once("a rescue", self._failures[-1])
-            self.give_up(self._failures[0])
+            self.give_up(0)
         return None, True
 
     def prepare(self) -> None:
@@ -273,13 +275,20 @@ class Trying:
         """
         self.tried += 1
         if self.tried > MOST_TRIES or not self.prepared(self._failures[-1]):
-            self.give_up(self._failures[-1])
+            self.give_up(-1)
 
-    @staticmethod
-    def give_up(failure: Exception) -> NoReturn:
-        """Raise ``failure``, which no step around this one tries to rescue again."""
-        setattr(failure, _GIVEN_UP, True)
-        raise failure
+    def give_up(self, which: int) -> NoReturn:
+        """Raise the failure at that place, which no step around this one tries to rescue again.
+
+        Nothing of ours keeps it afterwards: its traceback holds our frames, and these the step's tensors.
+        """
+        failure = self._failures[which]
+        self._failures.clear()
+        try:
+            setattr(failure, _GIVEN_UP, True)
+            raise failure
+        finally:
+            del failure
 
     @fail_open(instead=lambda *_: None)
     def lesson_of(self, error: Exception) -> Lesson | None:
@@ -326,6 +335,7 @@ class Sampling(Trying):
         super().__init__(rescuer, work, phase)
         self.step = step
         self.count = count
+        self.begun = levers.Begun.now()
         self.is_second_pass = phase == "hires_sampling"
         self.splits = count > 1 and count == work.p.batch_size and _may_split(work.p)
         fits = self.splits and work.size is not None and count % work.size == 0
@@ -334,7 +344,7 @@ class Sampling(Trying):
     def run(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """Return what the step returns. Raises as :meth:`attempt` and :meth:`prepare`."""
         p = self.work.p
-        noise, begun = getattr(p, "rng", None), levers.Begun.now()
+        noise, begun = getattr(p, "rng", None), self.begun
         parts: list[Any] = []
         start = 0
         while start < self.count:
@@ -344,7 +354,7 @@ class Sampling(Trying):
             result, failed = self.attempt(functools.partial(self._one, share, arguments, named))
             if failed:
                 if self.is_second_pass and begun.has_other_model():
-                    raise self._failures[-1]  # only the whole step can begin with the right model again
+                    raise self._failures.pop()  # only the whole step can begin with the right model again
                 self.prepare()
                 named = self._begin_again(begun, named)
                 continue
@@ -371,7 +381,8 @@ class Sampling(Trying):
             fault = error
         if fault is not None:
             tell_once("a rescue", fault)
-            self.give_up(self._failures[0])
+            del fault
+            self.give_up(0)
         if not result:
             return named
         conds = {"conditioning": p.c, "unconditional_conditioning": p.uc}

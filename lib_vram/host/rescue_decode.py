@@ -105,13 +105,16 @@ class OwnTiles(Trying):
 
 def _decoding(rescuer: Rescuer, original: Step) -> Step:
     @functools.wraps(original)
-    def samples_to_images_tensor(sample: Any, approximation: Any = None, model: Any = None) -> Any:
+    def samples_to_images_tensor(
+        sample: Any, approximation: Any = None, model: Any = None, *rest: Any, **named: Any
+    ) -> Any:
+        decode = functools.partial(original, sample, approximation, model, *rest, **named)
         trying = _own_tiles(rescuer, sample, model)
         if trying is None:
-            return original(sample, approximation, model)
+            return decode()
         while True:
             with in_tiles(trying.decoder, trying.tile):
-                result, failed = trying.attempt(functools.partial(original, sample, approximation, model))
+                result, failed = trying.attempt(decode)
             if not failed:
                 return result
             trying.prepare()
@@ -173,7 +176,7 @@ def in_tiles(decoder: Any, tile: int | None) -> Iterator[None]:
         yield
     finally:
         if before is None:
-            del decoder.forward
+            vars(decoder).pop("forward", None)
         else:
             decoder.forward = before
 
@@ -232,11 +235,12 @@ def _small_tiles() -> dict[str, int]:
 
 def _vae_decoding(rescuer: Rescuer, original: Step) -> Step:
     @functools.wraps(original)
-    def decode(vae: Any, samples: Any, *arguments: Any, **named: Any) -> Any:
+    def decode(vae: Any, *arguments: Any, **named: Any) -> Any:
+        samples = next(iter((*arguments, *named.values())), None)  # each host has a name of its own for them
+        whole = functools.partial(original, vae, *arguments, **named)
         trying = _hosts_tiles(rescuer, samples)
         if trying is None:
-            return original(vae, samples, *arguments, **named)
-        whole = functools.partial(original, vae, samples, *arguments, **named)
+            return whole()
         while True:
             result, failed = trying.attempt(functools.partial(trying.decode, vae, samples, whole))
             if not failed:

@@ -53,9 +53,9 @@ class Keeper:
 
     def _keeping(self, original: Step) -> Step:
         @functools.wraps(original)
-        def decode_latent_batch(model: Any, batch: Any, *arguments: Any, **named: Any) -> Any:
-            self._keep(batch)
-            return original(model, batch, *arguments, **named)
+        def decode_latent_batch(*arguments: Any, **named: Any) -> Any:
+            self._keep(arguments[1] if len(arguments) > 1 else named.get("batch"))
+            return original(*arguments, **named)
 
         return decode_latent_batch
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import weakref
 from typing import Any
 
 from lib_vram.host.patches import Patches
@@ -19,10 +20,11 @@ def save_once(patches: Patches, p: Any) -> None:
         return
     original = images.save_image
     seen: set[tuple[Any, Any]] = set()
+    run_of = weakref.ref(p)  # the wrapper may outlive the run, where another extension has laid itself over it
 
     @functools.wraps(original)
     def save_image(*arguments: Any, **named: Any) -> Any:
-        if named.get("suffix") != BEFORE_SECOND_PASS or named.get("p") is not p:
+        if named.get("suffix") != BEFORE_SECOND_PASS or named.get("p") is not run_of():
             return original(*arguments, **named)
         seed = named.get("seed", arguments[3] if len(arguments) > 3 else None)
         picture = (seed, named.get("info"))  # several pictures share a seed where a variation's strength is set

@@ -201,6 +201,9 @@ class Host:
         }  # fmt: skip
         return Request.from_dict(data | self.request)
 
+    def hold_option(self, p, key, value):
+        self.runs.of(p).of_run.set_item(sys.modules["modules.shared"].opts.data, key, value)
+
     def empty_caches(self):
         self.alive_when_freeing.append(sum(ref() is not None for ref in self.held))
         self.freed.append("cache")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import gc
 import importlib.util
 import logging
 import sys
+import weakref
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -362,3 +364,54 @@ def test_a_wrapper_that_another_extension_holds_passes_through_after_stopping(ho
     host.fails["sampling"] = [out_of_memory()]
     with pytest.raises(OOM):
         held(webui.Txt2Img(host))
+
+
+# what a host may do otherwise than ours
+
+
+def test_nothing_keeps_the_arguments_or_the_result_of_a_rescued_step_alive(host):
+    class Tensor:
+        """What the step gets and returns."""
+
+    step = host.rescuer._again(lambda tensor: host.step("text_encode", 1) or Tensor(), "text_encode")
+    host.rescuer._local.works = [rescue.Work(webui.Txt2Img(host))]
+    host.fails["text_encode"] = [out_of_memory()]
+    given = Tensor()
+    seen = [weakref.ref(given)]
+    gc.disable()
+    try:
+        result = step(given)
+        seen.append(weakref.ref(result))
+        del given, result
+        assert [ref() for ref in seen] == [None, None]
+    finally:
+        gc.enable()
+        host.rescuer._local.works = []
+
+
+def test_nothing_of_ours_keeps_the_failure_of_a_step_that_is_given_up(host):
+    def fails():
+        raise out_of_memory()
+
+    host.rescuer._local.works = [rescue.Work(webui.Txt2Img(host))]
+    seen = []
+    gc.disable()
+    try:
+        host.rescuer._again(fails, "text_encode")()
+    except OOM as failure:
+        seen.append(weakref.ref(failure))
+    finally:
+        host.rescuer._local.works = []
+    try:
+        assert [ref() for ref in seen] == [None]
+    finally:
+        gc.enable()
+
+
+def test_arguments_that_a_fork_has_added_are_passed_on(host):
+    processing = sys.modules["modules.processing"]
+    seen = []
+    wrapped = host.rescuer._following(lambda p, *more, **named: seen.append((more, named)))
+    wrapped(webui.Txt2Img(host), 1, two=2)
+    assert seen == [((1,), {"two": 2})]
+    assert processing.process_images_inner is not wrapped

@@ -205,3 +205,15 @@ def test_a_tiling_of_ours_that_runs_out_becomes_smaller(monkeypatch):
         assert decoder.forward(webui.Latent("x", 64)) == "tiles 256"
         assert decoder.forward(webui.Latent("x", 32)) == "around"
     assert decoder.forward is before
+
+
+def test_latents_that_are_given_by_the_hosts_own_name_are_passed_on_so(host):
+    class Vae:
+        def decode(self, samples_in):
+            return samples_in
+
+    wrapped = rescue_decode._vae_decoding(host.rescuer, Vae.decode)
+    assert wrapped(Vae(), samples_in="latents") == "latents"
+    host.rescuer._local.works = [rescue.Work(p := webui.Txt2Img(host))]
+    assert wrapped(Vae(), samples_in="no tensor") == "no tensor" and p.comments == []
+    host.rescuer._local.works = []
