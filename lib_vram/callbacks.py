@@ -82,6 +82,11 @@ def _start_rescue(active: Guard) -> None:
     _rescuer(active).start()
 
 
+@fail_open(instead=lambda *_: None)
+def _stop_rescue(active: Guard) -> None:
+    _rescuer(active).stop()
+
+
 def before_process(p: Any, arguments: Sequence[Any]) -> None:
     """Pass the script's hook on to the guard."""
     active = guard()
@@ -206,8 +211,8 @@ def _on_model_loaded(sd_model: Any) -> None:
 def _on_script_unloaded() -> None:
     active = guard()
     if active is not None:
-        _rescuer(active).stop()
+        _stop_rescue(active)
         active.stop()
-        _rescuer(active).stop()  # again: a change of a run that was going on may have covered it
+        _stop_rescue(active)  # again: a change of a run that was going on may have covered it
     if _measurer.cache_info().currsize and _measurer() is not None:
         _measurer().stop()

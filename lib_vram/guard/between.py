@@ -11,6 +11,7 @@ import threading
 from typing import TYPE_CHECKING, Literal
 
 from lib_vram.errors import HostFault
+from lib_vram.guard.fail_open import fail_open
 from lib_vram.live.pieces import Pieces
 from lib_vram.machine.torch_memory import Snapshot
 from lib_vram.request import Request
@@ -65,6 +66,7 @@ class Between:
         logger.info("VRAM Guard freed memory before this run (%s), as the settings say", why)
         return why
 
+    @fail_open(instead=lambda *_: None)
     def _free_now(self) -> None:
         try:
             self._host.free("cache")

@@ -183,11 +183,18 @@ class Guard:
         """Note that reading a checkpoint is over, well or not."""
         self.session.loaded()
 
-    @fail_open(instead=_no_answer)
     def after_run(self, p: Any) -> None:
         """Give back what the run of ``p`` switched on. Not sure to be called: a failed run ends without it."""
+        self._tell_end(p)
+        self._end_run(p)
+
+    @fail_open(instead=_no_answer)
+    def _tell_end(self, p: Any) -> None:
         self.learned.ended(p)
         self.session.ended(p)
+
+    @fail_open(instead=_no_answer)
+    def _end_run(self, p: Any) -> None:
         self.host.end_run(p)
 
     @fail_open(instead=_no_answer)

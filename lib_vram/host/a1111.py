@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from lib_vram.guard.fail_open import fail_open
 from lib_vram.host import (
     freeing,
     levers_attention,
@@ -179,17 +180,23 @@ def own_tiles(run: Run, tile_size: int) -> None:
 
 
 def _decoding_tiled(original: Callable[..., Any], run: Run, tile_size: int) -> Callable[..., Any]:
-    def samples_to_images_tensor(sample: Any, approximation: Any = None, model: Any = None) -> Any:
-        from modules import shared
-
+    def samples_to_images_tensor(
+        sample: Any, approximation: Any = None, model: Any = None, *rest: Any, **named: Any
+    ) -> Any:
+        decoder = _decoder_of(model) if run.active else None
+        if decoder is None:
+            return original(sample, approximation, model, *rest, **named)
         from lib_vram.host import tiled_decode
 
-        if not run.active:
-            return original(sample, approximation, model)
-        decoder = getattr((model or shared.sd_model).first_stage_model, "decoder", None)
-        if decoder is None:
-            return original(sample, approximation, model)
         with tiled_decode.tiled(decoder, tile_size):
-            return original(sample, approximation, model)
+            return original(sample, approximation, model, *rest, **named)
 
     return samples_to_images_tensor
+
+
+@fail_open(instead=lambda *_: None)
+def _decoder_of(model: Any) -> Any:
+    """Return the decoder of ``model``, of the loaded one when ``None``; ``None`` for one that has none to wrap."""
+    from modules import shared
+
+    return getattr((model or shared.sd_model).first_stage_model, "decoder", None)

@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from lib_vram.guard.fail_open import fail_open
 from lib_vram.host import levers_idle, levers_storage, owners, units
 from lib_vram.host.asked import Asked
 from lib_vram.host.levers import levers_of
@@ -235,18 +236,23 @@ def sampling_apart(sample: Callable[..., Any], run: Run) -> Callable[..., Any]:
     """Return ``p.sample`` during which Forge computes cond and uncond one after the other; undone when it ends."""
 
     def sample_apart(*arguments: Any, **named: Any) -> Any:
-        from backend.sampling import sampling_function
-
         patches = Patches()
-        patches.set_attribute(
-            sampling_function, "calc_cond_uncond_batch", one_by_one(sampling_function.calc_cond_uncond_batch)
-        )
+        _set_apart(patches)
         try:
             return sample(*arguments, **named)
         finally:
             patches.undo()
 
     return sample_apart
+
+
+@fail_open(instead=lambda *_: None)
+def _set_apart(patches: Patches) -> None:
+    from backend.sampling import sampling_function
+
+    patches.set_attribute(
+        sampling_function, "calc_cond_uncond_batch", one_by_one(sampling_function.calc_cond_uncond_batch)
+    )
 
 
 def one_by_one(together: Callable[..., Any]) -> Callable[..., Any]:

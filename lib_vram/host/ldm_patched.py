@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from lib_vram.guard.fail_open import fail_open
 from lib_vram.host import levers_idle, owners, swallowed, units
 from lib_vram.host.asked import Asked
 from lib_vram.host.forge import NEVER_OOM, UNET, VAE
@@ -213,12 +214,17 @@ def _sampling_apart(sample: Callable[..., Any], name: str, one_by_one: Callable[
     """Return ``p.sample`` during which ``name`` in the sampler's module is wrapped; undone however it ends."""
 
     def sample_apart(*arguments: Any, **named: Any) -> Any:
-        samplers = sys.modules["ldm_patched.modules.samplers"]
         patches = Patches()
-        patches.set_attribute(samplers, name, one_by_one(getattr(samplers, name)))
+        _set_apart(patches, name, one_by_one)
         try:
             return sample(*arguments, **named)
         finally:
             patches.undo()
 
     return sample_apart
+
+
+@fail_open(instead=lambda *_: None)
+def _set_apart(patches: Patches, name: str, one_by_one: Callable[[Any], Any]) -> None:
+    samplers = sys.modules["ldm_patched.modules.samplers"]
+    patches.set_attribute(samplers, name, one_by_one(getattr(samplers, name)))

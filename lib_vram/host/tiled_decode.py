@@ -31,6 +31,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from lib_vram.guard.fail_open import fail_open, tell_once
+
 LATENT_FACTOR = 8
 """Pixels of the picture per latent pixel, in every VAE of the ``ldm`` shape."""
 
@@ -347,7 +349,7 @@ def tiled(decoder: Any, tile_size: int) -> Iterator[bool]:
 
     The replacement sits on this one object and is taken off when the block ends, however it ends.
     """
-    if MARK in vars(decoder) or step_aside(decoder) or not supports(decoder):
+    if not _can_wrap(decoder):
         yield False
         return
     before = vars(decoder).get("forward")
@@ -356,9 +358,9 @@ def tiled(decoder: Any, tile_size: int) -> Iterator[bool]:
     try:
         yield True
     finally:
-        delattr(decoder, MARK)
+        vars(decoder).pop(MARK, None)
         if before is None:
-            del decoder.forward
+            vars(decoder).pop("forward", None)
         else:
             decoder.forward = before
 
@@ -366,8 +368,21 @@ def tiled(decoder: Any, tile_size: int) -> Iterator[bool]:
 def _forward(decoder: Any, original: Callable[..., Tensor], tile_size: int) -> Callable[..., Tensor]:
     def forward(latent: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         fits = max(latent.shape[2:]) * LATENT_FACTOR <= tile_size
-        if args or kwargs or fits:
-            return original(latent, *args, **kwargs)
-        return decode(decoder, latent, tile_size)
+        picture = None if args or kwargs or fits else _decoded(decoder, latent, tile_size)
+        return original(latent, *args, **kwargs) if picture is None else picture
 
     return forward
+
+
+@fail_open(instead=lambda *_: False)
+def _can_wrap(decoder: Any) -> bool:
+    return MARK not in vars(decoder) and not step_aside(decoder) and supports(decoder)
+
+
+def _decoded(decoder: Any, latent: Tensor, tile_size: int) -> Tensor | None:
+    """Return the picture, ``None`` from a decoder that is otherwise inside than it looks: it decodes whole then."""
+    try:
+        return decode(decoder, latent, tile_size)
+    except (AttributeError, TypeError, LookupError) as fault:
+        tell_once("the tiled decode", fault)
+        return None

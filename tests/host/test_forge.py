@@ -9,6 +9,7 @@ import pytest
 
 from lib_vram import callbacks
 from lib_vram.estimate.result import Estimate
+from lib_vram.host.forge import sampling_apart
 from lib_vram.machine.card import Card
 from lib_vram.plan.result import Plan
 from lib_vram.request import ForgeSettings
@@ -182,3 +183,9 @@ def test_a_page_without_gpu_weights_gets_the_reserve_in_our_own_control(fake, ho
     page_run(p)
     assert fake.record.options[-1]["forge_inference_memory"] == 2049
     assert fake.opts.forge_inference_memory == 1024
+
+
+def test_a_version_without_the_function_for_both_halves_samples_as_it_does_by_itself(fake, monkeypatch):
+    monkeypatch.delattr(fake.modules["backend.sampling.sampling_function"], "calc_cond_uncond_batch")
+    sample = sampling_apart(lambda *seeds: seeds, None)
+    assert sample(1, 2) == (1, 2)

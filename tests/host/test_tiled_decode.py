@@ -140,3 +140,13 @@ def test_a_decoder_of_another_shape_is_left_to_decode_whole():
     other = torch.nn.Sequential(torch.nn.Conv2d(4, 3, 1))
     with tiled_decode.tiled(other, 64) as active:
         assert not active
+
+
+def test_a_decoder_that_is_otherwise_inside_than_it_looks_decodes_whole(monkeypatch):
+    decoder, latent = ldm_decoder.make_decoder(), latent_of(16, 16)
+    monkeypatch.setattr(tiled_decode, "decode", lambda decoder, *_: decoder.mid.of_another_name)
+    with torch.no_grad():
+        whole = decoder(latent)
+        with tiled_decode.tiled(decoder, 64) as active:
+            assert active and torch.equal(decoder(latent), whole)
+    assert "forward" not in vars(decoder)

@@ -170,3 +170,24 @@ def test_processes_are_asked_what_they_are_every_few_seconds(watch, host, clock,
     watch.end(7, 1.0)
     watch.programs()
     assert len(asked) == 3
+
+
+def test_models_that_cannot_be_counted_leave_the_cards_figures(watch, host, monkeypatch):
+    monkeypatch.setattr(host, "loaded_weights", lambda: 1 / 0)
+    assert watch.now().card is not None
+    assert watch.now().weights == ()
+
+
+def test_where_nothing_can_be_read_a_generation_that_is_over_is_given_up_all_the_same(host, monkeypatch):
+    monkeypatch.setattr(module, "EVERY_SECONDS", 0.01)
+    monkeypatch.setattr(module, "LOST_SECONDS", 0.05)
+    monkeypatch.setattr(host, "torch_memory", lambda: 1 / 0)
+    watch = Watch(host)
+    watch.heard("run", {"request": None})
+    wait_for(lambda: not watch.is_running)
+    wait_for(lambda: watch._thread is None)
+
+
+def test_a_fault_in_looking_for_spill_does_not_end_the_thread(watch, host, monkeypatch):
+    monkeypatch.setattr(watch, "_look_for_spill", lambda: 1 / 0)
+    assert watch.now().card is not None
