@@ -82,9 +82,9 @@ def _handing_over(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _explaining(original: Callable[..., Any], language: Language, told: Told) -> Callable[..., Any]:
     @functools.wraps(original)
-    def process_images_inner(p: Any) -> Any:
+    def process_images_inner(p: Any, *arguments: Any, **named: Any) -> Any:
         try:
-            return original(p)
+            return original(p, *arguments, **named)
         except Exception as fault:
             _pass_on(fault, p, told)
             _explain(fault, p, language)

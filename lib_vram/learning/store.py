@@ -131,8 +131,12 @@ class Store:
 
     def erase(self) -> bool:
         """Forget everything, damaged files that were set aside among it; return whether all of it is gone."""
-        for path in self.path.parent.glob(f"{self.path.stem}.damaged-*"):
-            path.unlink(missing_ok=True)
+        try:
+            for path in self.path.parent.glob(f"{self.path.stem}.damaged-*"):
+                path.unlink(missing_ok=True)
+        except OSError as fault:  # Windows deletes no file that another program has open
+            self._say(say("learning.no_file", reason=str(fault.strerror or fault)), fault)
+            return False
         if not self.path.exists():
             return True
 

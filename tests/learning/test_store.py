@@ -194,3 +194,11 @@ def test_a_rescue_goes_to_whoever_keeps_them_and_nowhere_otherwise():
     use(None)
     record_rescue("sampling", "again", is_rescued=False)
     assert [(item.phase, item.images, item.is_rescued) for item in heard] == [("sampling", 3, True)]
+
+
+def test_a_set_aside_file_that_another_program_has_open_is_said_and_not_raised(store, monkeypatch):
+    store.add(run())
+    store.path.with_name("runs.damaged-1.sqlite3").write_bytes(b"")
+    monkeypatch.setattr(Path, "unlink", lambda *_, **__: (_ for _ in ()).throw(PermissionError(13, "it is in use")))
+    assert store.erase() is False
+    assert store.note.key == "learning.no_file"

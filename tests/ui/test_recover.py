@@ -148,3 +148,10 @@ def test_the_section_speaks_every_language(host, latents, language):
     shown = section.html(SimpleNamespace(host=host), language) + section.list_html([KEPT], language)
     assert area(language, "rescue")["recover_button"] in shown
     assert "rescue." not in shown
+
+
+def test_other_machines_are_told_of_no_prompt(latents, host):
+    guard = SimpleNamespace(host=host)
+    assert "cat" in section.parts(guard, "en")[section.LIST]
+    host.open = True
+    assert section.parts(guard, "en") == {}

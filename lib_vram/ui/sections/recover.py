@@ -26,7 +26,9 @@ def html(guard: GuardLike, language: str) -> Html:
 
 
 def parts(guard: GuardLike, language: str) -> dict[str, str]:
-    """Return the list of what is waiting, by the name of its place."""
+    """Return the list of what is waiting, by the name of its place; prompts are no business of other machines."""
+    if guard.host.is_open_to_others():
+        return {}
     return {LIST: list_html(kept_latents().left(), language)}
 
 
