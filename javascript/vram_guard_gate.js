@@ -103,7 +103,18 @@
         return answer.verdict === "wont_fit" && (answer.mode === "ask" || answer.mode === "fix");
     }
 
+    // Whatever is wrong with us, a press that was stopped is not lost.
     function decide(state) {
+        try {
+            decideNow(state);
+        } catch (error) {
+            console.warn("VRAM Guard could not ask", error);
+            state.bar.closeAsk();
+            pass(state.tab);
+        }
+    }
+
+    function decideNow(state) {
         if (!state.isFresh() || !needsHand(state)) return pass(state.tab);
         if (state.bar.isAsking()) return runAnyway(state);
         if (state.answer.mode === "fix" && state.answer.writes.length) return fixAndRun(state);
@@ -122,7 +133,13 @@
     async function fixAndRun(state) {
         const automatic = !state.bar.isAsking();
         state.bar.closeAsk();
-        if (await fix(state) || automatic) pass(state.tab);
+        let fixed = false;
+        try {
+            fixed = await fix(state);
+        } catch (error) {
+            console.warn("VRAM Guard could not write the fix", error);
+        }
+        if (fixed || automatic) pass(state.tab);
         else focusGenerate(state);
     }
 
@@ -137,7 +154,7 @@
         if (refused) {
             await writeAll(state.tab, before.filter(write => write.value !== undefined).reverse());
             const name = guard.texts["field_" + refused.field] || refused.field;
-            state.said(guard.texts.not_written.replace("{field}", name), null);
+            state.said((guard.texts.not_written || "{field}").replace("{field}", name), null);
             return false;
         }
         state.keepRecord(record, writes);

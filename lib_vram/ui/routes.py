@@ -176,6 +176,8 @@ def _recover(name: str, guard: GuardLike, turn: access.Turn, body: dict[str, Any
 
 def _status(guard: GuardLike) -> dict[str, Any]:
     card = guard.host.card()
+    if card is not None and guard.host.is_open_to_others():
+        card = dataclasses.replace(card, holders=())  # what else runs here is no business of other machines
     return {
         "version": lib_vram.__version__,
         "host": guard.host.name,

@@ -239,3 +239,18 @@ def test_without_a_server_the_press_goes_through_and_the_bar_says_so_quietly(lab
     assert len([text for text in said if "check" in text or "ERR_FAILED" in text]) <= 5  # it backs off
     lab.page.unroute("**/vram-guard/v1/check")
     lab.wait_for_verdict("wont_fit")
+
+
+def test_a_fault_of_our_own_while_it_fixes_does_not_swallow_the_press(lab):
+    lab.choose("lab_mode", "Fix")
+    lab.page.evaluate("() => { window.vramGuard.fields.write = () => { throw new Error('a fault of ours'); }; }")
+    lab.wont_fit()
+    lab.generate.click()
+    lab.wait_for_pictures(16)  # the server's hook fixes it in the page's place
+
+
+def test_a_fault_of_our_own_while_it_asks_does_not_swallow_the_press(lab):
+    lab.page.evaluate("() => { window.vramGuard.Bar.prototype.ask = () => { throw new Error('a fault of ours'); }; }")
+    lab.wont_fit()
+    lab.generate.click()
+    lab.wait_for_log("CUDA out of memory")

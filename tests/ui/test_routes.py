@@ -1,3 +1,4 @@
+import dataclasses
 import json
 from types import SimpleNamespace
 
@@ -10,7 +11,7 @@ import lib_vram
 from lib_vram.estimate.result import Estimate, PhaseEstimate
 from lib_vram.guard.undone import Undone
 from lib_vram.host.base import FieldWrite, Settings
-from lib_vram.machine.card import Card
+from lib_vram.machine.card import Card, Holder
 from lib_vram.message import Message, say
 from lib_vram.plan.result import Plan, Step
 from lib_vram.request import Request
@@ -100,6 +101,15 @@ def test_nothing_that_comes_from_a_name_becomes_markup(client):
     answer = post(client, "check", {"tab": "txt2img", "form": {}}).json()
     for part in ("bar_html", "phases_html", "ask_html"):
         assert "<img" not in answer[part]
+
+
+@pytest.mark.parametrize(("is_open", "shown"), [(False, ["a game"]), (True, [])])
+def test_status_tells_other_machines_of_no_program(client, guard, monkeypatch, is_open, shown):
+    held = dataclasses.replace(guard.host.card(), holders=(Holder(41, "a game", GIB),))
+    monkeypatch.setattr(guard.host, "card", lambda: held)
+    monkeypatch.setattr(guard.host, "is_open_to_others", lambda: is_open)
+    card = client.get("/vram-guard/v1/status").json()["card"]
+    assert [item["name"] for item in card["holders"]] == shown
 
 
 def test_status_names_version_host_card_mode_and_languages(client):

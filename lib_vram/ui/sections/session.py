@@ -32,7 +32,10 @@ def system_memory() -> SystemMemory | None:
         import psutil
     except ImportError:
         return None
-    ram, swap = psutil.virtual_memory(), psutil.swap_memory()
+    try:
+        ram, swap = psutil.virtual_memory(), psutil.swap_memory()
+    except (OSError, RuntimeError):  # some containers, and Windows without its counters, refuse to tell
+        return None
     return SystemMemory(int(ram.total), int(ram.available), int(swap.total), int(swap.free))
 
 
