@@ -47,6 +47,8 @@ class Asked:
     tile_size: int = DEFAULT_TILE_SIZE
     apart: bool = False
     gpu_weights_mb: float | None = None
+    chosen_modules: tuple[str, ...] | None = None
+    """Names in *VAE / Text Encoder*, where the page shows it."""
     inference_memory_mb: float | None = None
     never_oom_unet: bool = False
     never_oom_vae: bool = False
@@ -119,6 +121,10 @@ def name_or_none(value: Any) -> str | None:
     return value if isinstance(value, str) and value not in NO_NAME else None
 
 
+def _chosen(value: Any) -> tuple[str, ...] | None:
+    return tuple(str(item) for item in value) if isinstance(value, list) else None
+
+
 def from_form(tab: Mode, fields: Mapping[str, Any]) -> Asked:
     """Return what the page's fields ask for.
 
@@ -152,6 +158,7 @@ def from_form(tab: Mode, fields: Mapping[str, Any]) -> Asked:
         tile_size=form.whole("vae_tile_size", DEFAULT_TILE_SIZE),
         apart=form.switch("cond_uncond_apart"),
         gpu_weights_mb=weights if weights >= 0 else None,
+        chosen_modules=_chosen(fields.get("text_encoders")),
         never_oom_unet=form.switch("never_oom_unet"),
         never_oom_vae=form.switch("never_oom_vae"),
         reserve_mb=form.number("reserve_mb", 0),

@@ -10,6 +10,8 @@ from typing import Any
 from lib_vram.guard.fail_open import fail_open
 from lib_vram.host import levers_idle, levers_storage, owners, units
 from lib_vram.host.asked import Asked
+from lib_vram.host.chosen_modules import OPTION as CHOSEN_MODULES
+from lib_vram.host.chosen_modules import chosen_modules, paths_of
 from lib_vram.host.levers import levers_of
 from lib_vram.host.patches import Patches, Run
 from lib_vram.host.webui import WebUI, dtype_name, stands_in
@@ -109,8 +111,10 @@ class Forge(WebUI):
 
     def host_part(self, want: Asked, card: Card) -> dict[str, Any]:
         """Return the VAE, Forge's own memory settings and whether cond and uncond go together."""
+        chosen = chosen_modules(paths_of(want.chosen_modules, self.option(CHOSEN_MODULES, ())))
         return {
-            "vae": {"dtype": self._vae_dtype(card)},
+            "vae": {"dtype": self._vae_dtype(card), "checkpoint": chosen.vae_checkpoint},
+            "text_encoders": list(chosen.text_encoders),
             "batch_cond_uncond": not want.apart,
             "forge": {
                 "inference_memory_bytes": self._inference_memory_bytes(want),

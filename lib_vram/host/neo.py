@@ -11,6 +11,8 @@ from typing import Any
 from lib_vram.errors import NotReady
 from lib_vram.host import levers_idle, levers_storage, owners, units
 from lib_vram.host.asked import Asked
+from lib_vram.host.chosen_modules import OPTION as CHOSEN_MODULES
+from lib_vram.host.chosen_modules import chosen_modules, paths_of
 from lib_vram.host.forge import sampling_apart
 from lib_vram.host.levers import levers_of
 from lib_vram.host.neo_failure import show_the_cause
@@ -146,8 +148,10 @@ class Neo(WebUI):
 
     def host_part(self, want: Asked, card: Card) -> dict[str, Any]:
         """Return the VAE, what stays free, and whether cond and uncond go together."""
+        chosen = chosen_modules(paths_of(want.chosen_modules, self.option(CHOSEN_MODULES, ())))
         return {
-            "vae": {"dtype": self._vae_dtype(card)},
+            "vae": {"dtype": self._vae_dtype(card), "checkpoint": chosen.vae_checkpoint},
+            "text_encoders": list(chosen.text_encoders),
             "batch_cond_uncond": not want.apart,
             "forge": {
                 "inference_memory_bytes": self._reserve_asked(want),
