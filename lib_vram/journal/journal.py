@@ -77,9 +77,9 @@ class Journal:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             _delete_old(self.path.parent)
             self._write_all()
-        except OSError as fault:
+        except Exception as fault:  # noqa: BLE001  whatever it is: nobody takes events out of the queue any more
             self._broken = True
-            logger.warning("VRAM Guard keeps no journal: %s", fault)
+            logger.warning("VRAM Guard keeps no journal: %s: %s", type(fault).__name__, fault)
 
     def _write_all(self) -> None:
         file = self._open()
@@ -106,16 +106,24 @@ class Journal:
         try:
             event, values = self._queue.get(timeout=SAMPLE_SECONDS if self._last_run else None)
         except queue.Empty:
-            event, values = "memory", {"t": round(time.time(), 3), **self._sample()}
+            event, values = "memory", {"t": round(time.time(), 3), **self._sampled()}
         if event == "stop":
             return False
         if event == "run":
             self._last_run = values
-            values = {**values, **self._sample()}
+            values = {**values, **self._sampled()}
         elif event in ("done", "failed"):
             self._last_run = {}
         self._put(file, event, values)
         return True
+
+    def _sampled(self) -> Mapping[str, Any]:
+        """Return a reading of the memory; nothing where a driver or a counter fails."""
+        try:
+            return self._sample()
+        except Exception:  # one reading less; the events are what matters
+            logger.debug("VRAM Guard could not read the memory for its journal", exc_info=True)
+            return {}
 
     def _put(self, file: TextIO, event: str, values: Mapping[str, Any]) -> None:
         file.write(json.dumps({"e": event, **values}, separators=(",", ":"), default=str) + "\n")

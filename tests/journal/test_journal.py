@@ -129,3 +129,22 @@ def test_another_hosts_session_and_one_that_still_runs_are_left_alone(tmp_path):
     assert look(tmp_path) is None
     written(tmp_path, RUN, LOAD, header={"pid": os.getppid()})
     assert last_session(tmp_path, "Forge", tmp_path / "x", lambda pid: True) is None
+
+
+def test_a_reading_that_fails_costs_no_event(tmp_path):
+    journal = Journal(tmp_path, {"host": "Forge"}, lambda: 1 / 0)
+    journal.write("run", settings={})
+    journal.write("done")
+    journal.close()
+    assert [event["e"] for event in read_events(journal.path)] == ["session", "run", "done", "end"]
+
+
+def test_after_any_fault_of_its_own_nothing_is_collected_any_more(tmp_path, monkeypatch):
+    journal = Journal(tmp_path, {"host": "Forge"}, dict)
+    monkeypatch.setattr(journal, "_put", lambda *_: 1 / 0)
+    journal.write("run", settings={})
+    journal._thread.join(10)
+    assert not journal._thread.is_alive()
+    before = journal._queue.qsize()
+    journal.write("done")
+    assert journal._queue.qsize() == before

@@ -139,7 +139,7 @@ def _run(run: Run, words: _Words) -> Html:
     about = [asked_for(run.request), f"{run.seconds:.1f} s" if run.seconds < 10 else f"{run.seconds:.0f} s"]
     if run.expected_bytes:
         about.append(words("run_computed", size_bytes=run.expected_bytes))
-    if measured is not None:
+    if measured is not None and run.expected_bytes:
         about.append(f"{words('run_measured', size_bytes=measured)} ({share(measured / run.expected_bytes - 1)})")
     sign = tag("span", _SIGNS[run.outcome], class_="vg-sign", aria_hidden="true")
     outcome = tag("span", _outcome(run, words), class_="vg-word")
