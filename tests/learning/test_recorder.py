@@ -307,7 +307,9 @@ def test_without_a_card_the_time_is_kept_and_no_peak(tmp_path):
 
 
 def test_what_is_known_is_read_from_the_file_once_and_not_at_every_move_of_a_slider(recorder, torch, monkeypatch):
-    recorder.ended(generate(recorder, torch))
+    run = generate(recorder, torch)
+    time.sleep(0.002)  # a run of no time at all is no measure, and milliseconds are kept
+    recorder.ended(run)
     recorder.settle()
     monkeypatch.setattr(recorder.store, "runs", lambda *_: 1 / 0)
     assert recorder.lessons(REQUEST).runs == 1
@@ -315,3 +317,8 @@ def test_what_is_known_is_read_from_the_file_once_and_not_at_every_move_of_a_sli
     assert recorder.seconds(REQUEST, None).runs == 1
     assert recorder.seconds(REQUEST, 30) is None
     assert recorder.seconds(REQUEST.replace(width=512), 20) is None
+
+
+def test_a_reading_that_fails_in_the_middle_of_a_run_leaves_the_thread_alive(recorder, monkeypatch):
+    monkeypatch.setattr(recorder, "_sample", lambda at: 1 / 0)
+    assert recorder._sampled(0.0) > 0
