@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from lib_vram.guard.fail_open import fail_open
-from lib_vram.host import levers_idle, levers_storage, owners, units
+from lib_vram.host import levers_storage, units
 from lib_vram.host.asked import Asked
-from lib_vram.host.chosen_modules import OPTION as CHOSEN_MODULES
-from lib_vram.host.chosen_modules import chosen_modules, paths_of
+from lib_vram.host.backend_line import BackendLine
 from lib_vram.host.levers import levers_of
 from lib_vram.host.patches import Patches, Run
 from lib_vram.host.webui import WebUI, dtype_name, stands_in
@@ -37,7 +36,7 @@ _ATTENTION = {
 _QUANTISED = ("fp8", "q8_0", "q4_k", "q4_0", "nf4", "int8")
 
 
-class Forge(WebUI):
+class Forge(BackendLine):
     """lllyasviel's Forge."""
 
     name: HostName = "forge"
@@ -81,37 +80,9 @@ class Forge(WebUI):
             self._with_gpu_weights.popitem(last=False)
         return request
 
-    def can_store_fp8(self, weights_dtype: str) -> bool:
-        """Whether this PyTorch has fp8 and the weights are not that small already."""
-        return weights_dtype in levers_storage.WHOLE_TYPES and levers_storage.can_store_fp8()
-
-    def idle_models(self, want: Asked) -> list[levers_idle.Idle]:
-        """Return what the memory manager and others keep on the card and ``want`` does not use."""
-        from backend import memory_management
-
-        return [*super().idle_models(want), *self.managed_idle(memory_management, want)]
-
-    def loaded_parts(self) -> Iterable[owners.Named]:
-        """Return the parts of the checkpoint in use, and what else the memory manager has loaded."""
-        from backend import memory_management
-
-        return owners.of_forge_line(self.loaded_model(), memory_management.current_loaded_models)
-
-    def unload_models(self) -> None:
-        """Move every model to the computer's RAM; the host loads what the next run needs."""
-        from backend import memory_management
-
-        memory_management.unload_all_models()
-
-    def empty_caches(self) -> None:
-        """Give PyTorch's cache back to the driver, in the host's own way."""
-        from backend import memory_management
-
-        memory_management.soft_empty_cache()
-
     def host_part(self, want: Asked, card: Card) -> dict[str, Any]:
         """Return the VAE, Forge's own memory settings and whether cond and uncond go together."""
-        chosen = chosen_modules(paths_of(want.chosen_modules, self.option(CHOSEN_MODULES, ())))
+        chosen = self.chosen(want)
         return {
             "vae": {"dtype": self._vae_dtype(card), "checkpoint": chosen.vae_checkpoint},
             "text_encoders": list(chosen.text_encoders),
