@@ -29,6 +29,10 @@ _ATTENTION = {
 }  # fmt: skip
 
 
+TOGETHER = "batch_cond_uncond"
+"""The host's option by which prompt and negative prompt are computed in one batch."""
+
+
 class A1111(BesideTiledVae):
     """AUTOMATIC1111's WebUI and forks of the same code."""
 
@@ -142,12 +146,22 @@ class A1111(BesideTiledVae):
         levers_controlnet.leave_between_steps(p, levers.low_vram_units)
         self._prepare_tiles_and_halves(p, request)
 
+    def before_sampling(self, p: Any, latent: Any) -> None:
+        """Keep the two halves apart: Regional Prompter puts the option back in ``process``, whether it is used or not.
+
+        What the option was is given back as before: by the host, or by the undoing of the override.
+        """
+        from modules import shared
+
+        if self._held.get(TOGETHER) is False:
+            shared.opts.data[TOGETHER] = False
+
     def _prepare_tiles_and_halves(self, p: Any, request: Request | None) -> None:
         argument = units.own_argument(p)
         apart = not request.batch_cond_uncond if request else argument.apart
         tiled = request.vae.tiled if request else argument.tiled
-        if apart and self.option("batch_cond_uncond", True):
-            self.override(p, "batch_cond_uncond", False)  # read at every step
+        if apart and self.option(TOGETHER, True):
+            self.override(p, TOGETHER, False)  # read at every step
         size = (request.vae.tile_size if request else None) or argument.tile_size
         if self.installed_tile(p, request) is None and tiled:
             own_tiles(self.runs.of(p), size)

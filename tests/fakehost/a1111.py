@@ -49,7 +49,11 @@ class FakeA1111(FakeHost):
         return super().others_on_card() + [item for item in others if item is not None and item.is_on_card]
 
     def sample(self, p: Any) -> None:
-        """One call of the UNet with both halves, or two with one each."""
+        """Tell the scripts, then one call of the UNet with both halves, or two with one each."""
+        for script in self.runner.alwayson_scripts:
+            hook = getattr(script, "process_before_every_sampling", None)
+            if hook is not None:
+                hook(p, *p.script_args[script.args_from : script.args_to], x="latent", noise="noise")
         self.attentions.append(self.modules["modules.sd_hijack"].current_optimizer.name)
         together = self.opts.batch_cond_uncond
         self.record.unet_batches += [2 * p.batch_size] if together else [p.batch_size, p.batch_size]

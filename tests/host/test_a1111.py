@@ -98,6 +98,28 @@ def test_a_call_that_keeps_its_overrides_does_not_keep_ours(fake, host):
     assert fake.opts.batch_cond_uncond is True
 
 
+class RegionalPrompter:
+    """Puts the option back in its ``process``, whether it is used or not."""
+
+    def __init__(self, fake):
+        self.fake = fake
+
+    def title(self):
+        return "Regional Prompter"
+
+    def process(self, p, *_):
+        self.fake.opts.data["batch_cond_uncond"] = True
+
+
+def test_the_halves_stay_apart_beside_regional_prompter(fake, host):
+    fake.runner.add(RegionalPrompter(fake), [])
+    page_run(fake.make(batch_size=2, own=[{"apart": True}]))
+    assert fake.record.unet_batches == [2, 2]
+    assert fake.opts.batch_cond_uncond is True
+    page_run(fake.make(batch_size=2))
+    assert fake.record.unet_batches == [2, 2, 4]
+
+
 def test_the_calls_own_overrides_are_as_before_after_the_run(fake, host):
     overrides = {"CLIP_stop_at_last_layers": 2}
     page_run(fake.make(own=[{"apart": True}], override_settings=overrides))
