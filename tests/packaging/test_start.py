@@ -173,3 +173,25 @@ def test_every_requirement_is_pinned_or_a_lower_bound_of_what_the_webui_brings()
         for line in path.read_text(encoding="utf-8").splitlines():
             if line and not line.startswith(("#", "-r ")):
                 assert "==" in line.split(";")[0] or line == "psutil>=5.9.5", f"{path.name}: {line}"
+
+
+@pytest.mark.parametrize(("status", "failed"), [(0, []), (3, ["pages"])])
+def test_a_check_beside_the_others_shows_what_it_printed_and_how_it_ended(
+    start: ModuleType, capfd: pytest.CaptureFixture[str], status: int, failed: list[str]
+) -> None:
+    command = [sys.executable, "-c", f"print('its words'); raise SystemExit({status})"]
+    with start.Aside([("pages", command, {})]) as lane:
+        assert "its words" not in capfd.readouterr().err
+        assert lane.failed() == failed
+    shown = capfd.readouterr().err
+    assert "its words" in shown
+    assert ("FAILED (exit 3)" in shown) == bool(failed)
+
+
+def test_what_runs_beside_ends_with_the_block(start: ModuleType) -> None:
+    with (
+        pytest.raises(KeyboardInterrupt),
+        start.Aside([("pages", [sys.executable, "-c", "import time; time.sleep(60)"], {})]) as lane,
+    ):
+        raise KeyboardInterrupt
+    assert [process.poll() is not None for _, process, _ in lane._running] == [True]
