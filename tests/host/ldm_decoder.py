@@ -1,4 +1,4 @@
-"""A decoder of the ldm shape, small enough for tests: the same layers and names as the hosts' own."""
+"""A decoder and an encoder of the ldm shape, small enough for tests: the layers and names of the hosts' own."""
 
 from __future__ import annotations
 
@@ -84,6 +84,54 @@ class Decoder(nn.Module):
             if number > 0:
                 h = level.upsample(h)
         return self.conv_out(F.silu(self.norm_out(h)))
+
+
+class Downsample(nn.Module):
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(channels, channels, 3, stride=2, padding=0)
+
+    def forward(self, x):
+        return self.conv(F.pad(x, (0, 1, 0, 1)))
+
+
+class Encoder(nn.Module):
+    """Pictures of 3 channels to mean and log variance of latents of 4, an eighth as large."""
+
+    def __init__(self, channels: int = 8, factors: tuple[int, ...] = (1, 2, 4, 4), blocks: int = 2) -> None:
+        super().__init__()
+        inner = channels * factors[0]
+        self.conv_in = nn.Conv2d(3, inner, 3, padding=1)
+        self.down = nn.ModuleList()
+        for number, factor in enumerate(factors):
+            level = nn.Module()
+            outer = channels * factor
+            level.block = nn.ModuleList([Residual(inner if index == 0 else outer, outer) for index in range(blocks)])
+            level.attn = nn.ModuleList()
+            if number < len(factors) - 1:
+                level.downsample = Downsample(outer)
+            self.down.append(level)
+            inner = outer
+        self.mid = nn.Module()
+        self.mid.block_1, self.mid.attn_1 = Residual(inner, inner), Attention(inner)
+        self.mid.block_2 = Residual(inner, inner)
+        self.norm_out, self.conv_out = _norm(inner), nn.Conv2d(inner, 8, 3, padding=1)
+
+    def forward(self, x):
+        h = self.conv_in(x)
+        for number, level in enumerate(self.down):
+            for block in level.block:
+                h = block(h)
+            if number < len(self.down) - 1:
+                h = level.downsample(h)
+        h = self.mid.block_2(self.mid.attn_1(self.mid.block_1(h)))
+        return self.conv_out(F.silu(self.norm_out(h)))
+
+
+def make_encoder(seed: int = 0, **shape) -> Encoder:
+    """Return an encoder whose activations differ across the picture, as a trained one's do."""
+    torch.manual_seed(seed)
+    return Encoder(**shape).eval().requires_grad_(False)
 
 
 def make_decoder(seed: int = 0, **shape) -> Decoder:
