@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from lib_vram import units
+from lib_vram.commands import learned
 from lib_vram.commands.reading import read_request
 from lib_vram.commands.reply import Reply
 from lib_vram.commands.table import table
@@ -24,6 +25,7 @@ _COLUMNS = ("resident", "floor", "minimum", "comfortable", "peak")
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments to ``parser``."""
     parser.add_argument("request", nargs="?", metavar="REQUEST", help="a JSON file, or - for standard input")
+    learned.add_option(parser)
 
 
 def run(arguments: argparse.Namespace) -> Reply:
@@ -38,6 +40,8 @@ def run(arguments: argparse.Namespace) -> Reply:
 
     result = noted(estimate(request), request)
     refuse_unready(request, result)
+    correct = learned.correct_of(arguments, request)
+    result = correct(result, request) if correct is not None else learned.noted(arguments, result, correct)
     return Reply(result.to_dict(arguments.language), text_of(result, arguments.language))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from lib_vram import units
-from lib_vram.commands import estimate
+from lib_vram.commands import estimate, learned
 from lib_vram.commands.options import one_of, required
 from lib_vram.commands.reading import read_request
 from lib_vram.commands.reply import Reply
@@ -18,7 +18,7 @@ from lib_vram.message import render, say, sentence
 if TYPE_CHECKING:
     from lib_vram.plan.advice import Advice
     from lib_vram.plan.fit import Fit
-    from lib_vram.plan.table import Cards, Cell, SizeTable, WeightsFit
+    from lib_vram.plan.table import Cards, Cell, Correct, SizeTable, WeightsFit
     from lib_vram.request import Request
 
 NAME = "fit"
@@ -48,10 +48,14 @@ def run(arguments: argparse.Namespace) -> Reply:
     from lib_vram.estimate.estimator import estimate as estimate_of
 
     estimate.refuse_unready(request, estimate_of(request))
-    if question == "vary":
-        return _vary(request, arguments)
-    answers = {"table": _table, "cards": _cards, "flags": _flags}
-    return answers[question](request, arguments.language)
+    from lib_vram.plan.table import as_computed
+
+    known = learned.correct_of(arguments, request)
+    answers = {"vary": _vary, "table": _table, "cards": _cards, "flags": _flags}
+    reply = answers[question](request, arguments, known or as_computed)
+    if not arguments.learned or known is not None:
+        return reply
+    return Reply(reply.data, f"{reply.text}\n\n{render(learned.nothing(), arguments.language)}")
 
 
 def _question(arguments: argparse.Namespace) -> str:
@@ -64,34 +68,35 @@ def _question(arguments: argparse.Namespace) -> str:
     return asked[0]
 
 
-def _vary(request: Request, arguments: argparse.Namespace) -> Reply:
+def _vary(request: Request, arguments: argparse.Namespace, correct: Correct) -> Reply:
     from lib_vram.plan.fit import largest
 
-    result = largest(request, arguments.vary)
+    result = largest(request, arguments.vary, correct=correct)
     return Reply(result.to_dict(), text_of(result, arguments.language))
 
 
-def _table(request: Request, language: str) -> Reply:
+def _table(request: Request, arguments: argparse.Namespace, correct: Correct) -> Reply:
     from lib_vram.plan.table import size_table
 
-    result = size_table(request)
-    return Reply(result.to_dict(), sizes_text(result, language))
+    result = size_table(request, correct=correct)
+    return Reply(result.to_dict(), sizes_text(result, arguments.language))
 
 
-def _cards(request: Request, language: str) -> Reply:
+def _cards(request: Request, arguments: argparse.Namespace, correct: Correct) -> Reply:
     from lib_vram.plan.table import cards_table, lighter_weights
 
-    cards, weights = cards_table(request), lighter_weights(request)
+    cards, weights = cards_table(request, correct=correct), lighter_weights(request, correct=correct)
     data = {**cards.to_dict(), "weights": [item.to_dict() for item in weights]}
-    return Reply(data, cards_text(cards, weights, language))
+    return Reply(data, cards_text(cards, weights, arguments.language))
 
 
-def _flags(request: Request, language: str) -> Reply:
+def _flags(request: Request, arguments: argparse.Namespace, correct: Correct) -> Reply:
     from lib_vram.estimate.estimator import estimate as estimate_of
     from lib_vram.plan.advice import advise
 
-    advice = advise(request)
-    text = flags_text(advice, estimate_of(request).verdict, language)
+    language = arguments.language
+    advice = advise(request, correct=correct)
+    text = flags_text(advice, correct(estimate_of(request), request).verdict, language)
     return Reply({"advice": [item.to_dict(language) for item in advice]}, text)
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from lib_vram.commands import estimate
+from lib_vram.commands import estimate, learned
 from lib_vram.commands.reading import read_request
 from lib_vram.commands.reply import Reply
 from lib_vram.message import render, say, sentence
@@ -34,7 +35,15 @@ def run(arguments: argparse.Namespace) -> Reply:
     request = read_request(arguments.request)
     from lib_vram.plan.search import make_plan
 
-    plan = make_plan(request, preferences=preferences)
+    correct = learned.correct_of(arguments, request)
+    if correct is None:
+        plan = make_plan(request, preferences=preferences)
+        plan = replace(plan, estimate=learned.noted(arguments, plan.estimate, correct))
+    else:
+        from lib_vram.estimate.estimator import estimate as compute
+        from lib_vram.guard.learned import corrected_plan
+
+        plan = corrected_plan(request, lambda asked: make_plan(asked, preferences=preferences), compute, correct)
     estimate.refuse_unready(request, plan.estimate)
     return Reply(plan.to_dict(arguments.language), text_of(plan, arguments.language))
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from lib_vram.learning.record import Machine
     from lib_vram.learning.recorder import Recorder
     from lib_vram.learning.store import Store
+    from lib_vram.plan.table import Correct
 
 STEP_BYTES = 32 * MIB
 """Less room is counted in such steps, so that a plan is still at hand when a run has moved a lesson by a little."""
@@ -130,28 +131,75 @@ class Learned:
         """
         return self.recorder.seconds(request, steps) if self.recorder is not None else None
 
-    def plan(self, request: Request, result: Estimate, make_plan: Callable[[Request], Plan]) -> Plan:
-        """Return what would make ``request`` fit, of which ``result`` is the corrected estimate.
+    @fail_open(instead=_nothing)
+    def correct_of(self, request: Request) -> Correct | None:
+        """Return what corrects estimates of the start that ``request`` is of, ``None`` where nothing is known."""
+        if self.recorder is None:
+            return None
+        from lib_vram.learning.correct import corrector
 
-        Where this machine needs more than is computed, the plan is made for a card with that much less room.
-        """
+        return corrector(self.recorder.lessons, request)
+
+    @fail_open(instead=lambda *_: False)
+    def is_here(self, request: Request) -> bool:
+        """Whether ``request`` is of this machine: the same host and card."""
+        card = self._host.card()
+        device = request.device
+        return (
+            card is not None
+            and request.host == self._host.name
+            and (device.name, device.total_bytes) == (card.name, card.total_bytes)
+        )
+
+    @fail_open(instead=lambda fault, learned, request, make_plan: make_plan(request))
+    def planned(self, request: Request, make_plan: Callable[[Request], Plan]) -> Plan:
+        """Return what would make ``request`` fit, nothing to change where it fits as it is corrected."""
+        correct = self.correct_of(request)
+        if correct is None:
+            return make_plan(request)
+        return corrected_plan(request, make_plan, self._estimate, correct)
+
+    def plan(self, request: Request, result: Estimate, make_plan: Callable[[Request], Plan]) -> Plan:
+        """Return what would make ``request`` fit, of which ``result`` is the corrected estimate."""
         if self.recorder is None:
             return make_plan(request)
-        more_bytes = self._more(request, result)
-        for _ in range(MOST_PLANS):
-            plan = make_plan(_on_less(request, more_bytes))
-            changed = plan.request.replace(device=request.device)
-            plan = replace(plan, request=changed, estimate=self.corrected(self._estimate(changed), changed))
-            if not plan.fits or plan.estimate.verdict != "wont_fit":
-                return plan
-            more_bytes += plan.estimate.missing_bytes
-        return replace(plan, fits=False)
+        return _plan_for(request, result, make_plan, self._estimate, self.corrected)
 
-    def _more(self, request: Request, result: Estimate) -> int:
-        """Return by how much the phases that do not fit need more than was computed."""
-        computed = {phase.name: phase.needs_bytes for phase in self._estimate(request).phases}
-        failing = [phase for phase in result.phases if phase.needs_bytes > result.available_bytes]
-        return max((phase.needs_bytes - computed.get(phase.name, 0) for phase in failing), default=0)
+
+def corrected_plan(
+    request: Request, make_plan: Callable[[Request], Plan], estimate: Callable[[Request], Estimate], correct: Correct
+) -> Plan:
+    """Return what would make ``request`` fit on a machine whose runs ``correct`` what is computed."""
+    result = correct(estimate(request), request)
+    if result.verdict in ("fits", "tight"):
+        return Plan(True, (), request, result)
+    return _plan_for(request, result, make_plan, estimate, correct)
+
+
+def _plan_for(
+    request: Request, result: Estimate, make_plan: Callable[[Request], Plan],
+    estimate: Callable[[Request], Estimate], correct: Correct,
+) -> Plan:  # fmt: skip
+    """Return the plan for ``request``, of which ``result`` is the corrected estimate.
+
+    Where this machine needs more than is computed, the plan is made for a card with that much less room.
+    """
+    more_bytes = _more(result, estimate(request))
+    for _ in range(MOST_PLANS):
+        plan = make_plan(_on_less(request, more_bytes))
+        changed = plan.request.replace(device=request.device)
+        plan = replace(plan, request=changed, estimate=correct(estimate(changed), changed))
+        if not plan.fits or plan.estimate.verdict != "wont_fit":
+            return plan
+        more_bytes += plan.estimate.missing_bytes
+    return replace(plan, fits=False)
+
+
+def _more(result: Estimate, as_it_was: Estimate) -> int:
+    """Return by how much the phases of ``result`` that do not fit need more than was computed."""
+    computed = {phase.name: phase.needs_bytes for phase in as_it_was.phases}
+    failing = [phase for phase in result.phases if phase.needs_bytes > result.available_bytes]
+    return max((phase.needs_bytes - computed.get(phase.name, 0) for phase in failing), default=0)
 
 
 def _on_less(request: Request, more_bytes: int) -> Request:

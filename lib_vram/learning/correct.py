@@ -6,12 +6,15 @@ the floor that was computed: no lesson can make a request fit whose live tensors
 
 A deviation that was seen at one size may be the same number of bytes at another (a buffer) or the same share (a
 kernel's workspace): the band holds both, and wider the further the size is from those that were seen.
+
+A failure says only where the phase stopped, not what it would have come to. So until a run of its kind has been
+measured, half as much again is counted for it; afterwards what was measured, up to the band's upper end.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
@@ -31,6 +34,12 @@ LEAST_HALF_SHARE = 0.005
 """Of the phase's peak: runs with the same settings differ by their prompts' lengths, however alike those seen were."""
 LACK_SHARE = 1.1
 """Of what a failure shows to be missing: torch says only of the one block that did not fit any more."""
+CAUTION_SHARE = 0.5
+LEAST_CAUTION_BYTES = 256 * MIB
+"""What a phase that has failed is taken to need beyond that, of its activations and at the least, while none of its
+kind has been measured near this size. The soak (``tools/soak.py``) is the test of both."""
+FEW_HALVES = 3
+"""With fewer measured runs than make a band, so many of its least half width lie around them."""
 
 
 @dataclass(frozen=True)
@@ -46,12 +55,17 @@ class Correction:
     has_failed: bool = False
 
 
-def apply(estimate: Estimate, request: Request, lessons: Lessons) -> Estimate:
-    """Return ``estimate`` of ``request`` as this machine's ``lessons`` correct it; the same object for no lesson."""
+def apply(estimate: Estimate, request: Request, lessons: Lessons, *, only_more: bool = False) -> Estimate:
+    """Return ``estimate`` of ``request`` as this machine's ``lessons`` correct it; the same object for no lesson.
+
+    ``only_more`` leaves out that something takes less: for lessons of another start of the same machine.
+    """
     if not estimate.phases or not (lessons.observations or lessons.lacks or lessons.contexts_bytes):
         return estimate
     context = _context(lessons)
     corrections = [correction(phase, kind_in(phase.name, request), lessons) for phase in estimate.phases]
+    if only_more:
+        corrections, context = [_only_more(item) for item in corrections], _only_more_held(context)
     if context is None and not any(item.runs or item.has_failed for item in corrections):
         return estimate
     phases = tuple(_corrected(phase, item, context) for phase, item in zip(estimate.phases, corrections, strict=True))
@@ -65,8 +79,37 @@ def apply(estimate: Estimate, request: Request, lessons: Lessons) -> Estimate:
         low_bytes=binding.resident_bytes + binding.low_bytes + _context_ends(context)[0],
         high_bytes=binding.resident_bytes + binding.high_bytes + _context_ends(context)[1],
         phases=phases,
-        notes=(*_notes(estimate.phases[place], corrections[place], context), *_kept_notes(estimate, context)),
+        notes=(*_notes(estimate.phases[place], corrections[place], context, lessons), *_kept_notes(estimate, context)),
     )
+
+
+def corrector(
+    lessons: Callable[[Request], Lessons], request: Request
+) -> Callable[[Estimate, Request], Estimate] | None:
+    """Return what corrects estimates by ``lessons``, ``None`` where nothing is known of the start of ``request``.
+
+    Under another start (flags, allocator) its own runs count. Where there are none, what takes more under the start of
+    ``request`` counts there too, and what takes less does not: so no flag seems to help because nothing is known of it.
+    """
+    now = lessons(request)
+    if not now.runs:
+        return None
+
+    def correct(result: Estimate, asked: Request) -> Estimate:
+        own = lessons(asked)
+        return apply(result, asked, own) if own.runs else apply(result, asked, now, only_more=True)
+
+    return correct
+
+
+def _only_more(item: Correction) -> Correction:
+    return replace(
+        item, more_bytes=max(0, item.more_bytes), more_reserved_bytes=max(0, item.more_reserved_bytes), off=None
+    )
+
+
+def _only_more_held(context: Band | None) -> Band | None:
+    return context if context is not None and context.middle_bytes > 0 else None
 
 
 def correction(phase: PhaseEstimate, kind: str, lessons: Lessons) -> Correction:
@@ -75,6 +118,8 @@ def correction(phase: PhaseEstimate, kind: str, lessons: Lessons) -> Correction:
     lacks = lessons.lacks.get(kind, ())
     lack_bytes = max((0, *(_lacking(phase, lack) for lack in lacks)))
     if not near:
+        if lack_bytes > 0:
+            lack_bytes += max(LEAST_CAUTION_BYTES, int(CAUTION_SHARE * phase.minimum_bytes))
         return Correction(lack_bytes, lack_bytes, has_failed=lack_bytes > 0)
     offs = [[item.off_bytes for item in near], [_scaled(item.off_bytes, item, phase) for item in near]]
     off = _wider(phase, *(band(values) for values in offs))
@@ -83,8 +128,9 @@ def correction(phase: PhaseEstimate, kind: str, lessons: Lessons) -> Correction:
         [item.reserved_off_bytes or 0 for item in reserved],
         [_scaled(item.reserved_off_bytes or 0, item, phase) for item in reserved],
     ]
+    more_bytes = _at_most(phase, offs, off) if kind in lessons.failed else _sure(offs, off)
     return Correction(
-        _at_least(lack_bytes, _sure(offs, off)),
+        _at_least(lack_bytes, more_bytes),
         _at_least(lack_bytes, _sure(reserved_offs, _wider(phase, *(band(values) for values in reserved_offs)))),
         off, len(near), lack_bytes > 0,
     )  # fmt: skip
@@ -120,8 +166,11 @@ def _wider(phase: PhaseEstimate, first: Band | None, second: Band | None) -> Ban
         return None
     low = min(item.middle_bytes - item.half_bytes for item in (first, second))
     high = max(item.middle_bytes + item.half_bytes for item in (first, second))
-    least = LEAST_HALF_BYTES + int(LEAST_HALF_SHARE * phase.peak_bytes)
-    return Band((low + high) // 2, max(least, -(-(high - low) // 2)))
+    return Band((low + high) // 2, max(_least_half(phase), -(-(high - low) // 2)))
+
+
+def _least_half(phase: PhaseEstimate) -> int:
+    return LEAST_HALF_BYTES + int(LEAST_HALF_SHARE * phase.peak_bytes)
 
 
 def _sure(offs: list[list[int]], off: Band | None) -> int:
@@ -133,10 +182,17 @@ def _sure(offs: list[list[int]], off: Band | None) -> int:
     return min(0, off.middle_bytes + off.half_bytes) if off is not None else 0
 
 
+def _at_most(phase: PhaseEstimate, offs: list[list[int]], off: Band | None) -> int:
+    """Return the most that is expected beyond the computed, for a kind that has failed; below 0 where it takes less."""
+    if off is not None:
+        return off.middle_bytes + off.half_bytes
+    return max(max(values) for values in offs) + FEW_HALVES * _least_half(phase)
+
+
 def _lacking(phase: PhaseEstimate, lack: Lack) -> int:
-    """Return what a failure says is missing in ``phase``: at a smaller size its share, at a larger one all of it."""
-    share = min(1.0, phase.floor_bytes / max(1, lack.activations_bytes))
-    return int(lack.more_bytes * share * LACK_SHARE)
+    """Return what a failure says is missing in ``phase``: at a smaller size its share, at a larger one as much more."""
+    share = phase.floor_bytes / max(1, lack.activations_bytes)
+    return int(lack.more_bytes * min(share, NEAR[-1]) * LACK_SHARE)
 
 
 def _context(lessons: Lessons) -> Band | None:
@@ -193,16 +249,21 @@ def _unknown_beside(estimate: Estimate) -> bool:
     return any(note.key.endswith("_later") for note in estimate.notes)
 
 
-def _notes(phase: PhaseEstimate, item: Correction, context: Band | None) -> tuple[Message, ...]:
-    """Return what is said about the binding phase."""
+def _notes(phase: PhaseEstimate, item: Correction, context: Band | None, lessons: Lessons) -> tuple[Message, ...]:
+    """Return what is said about the binding phase; of another one's correction, from how many runs it comes."""
     notes: list[Message] = []
     if item.has_failed:
         notes.append(say("learning.note_failed"))
     if item.runs:
         off_bytes = (item.off.middle_bytes if item.off else item.more_bytes) + (context.middle_bytes if context else 0)
-        key = "learning.note_run" if item.runs == 1 else "learning.note_runs"
-        notes.append(say(key, runs=item.runs, percent=percent(off_bytes, phase.peak_bytes)))
+        notes.append(_said("note_run", item.runs, percent=percent(off_bytes, phase.peak_bytes)))
+    elif not item.has_failed:
+        notes.append(_said("note_other", lessons.runs))
     return tuple(notes)
+
+
+def _said(key: str, runs: int, **values: str) -> Message:
+    return say(f"learning.{key}{'' if runs == 1 else 's'}", runs=runs, **values)
 
 
 def _kept_notes(estimate: Estimate, context: Band | None) -> tuple[Message, ...]:

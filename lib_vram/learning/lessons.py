@@ -50,6 +50,8 @@ class Lessons:
     contexts_bytes: tuple[int, ...] = ()
     """What the driver's own part came to, run by run."""
     runs: int = 0
+    failed: frozenset[str] = frozenset()
+    """Kinds that have run out although they were computed to run, also those that were measured since."""
 
 
 NOTHING = Lessons()
@@ -85,6 +87,7 @@ def lessons_of(runs: Iterable[Run]) -> Lessons:
     observations: dict[str, list[Observation]] = {}
     lacks: dict[str, list[Lack]] = {}
     contexts: list[int] = []
+    failed: set[str] = set()
     count = 0
     for run in runs:
         count += 1
@@ -93,12 +96,13 @@ def lessons_of(runs: Iterable[Run]) -> Lessons:
         for record in run.phases:
             _learn(run, record, observations, lacks)
         if run.fault is not None:
-            _learn_fault(run, run.fault, observations, lacks)
+            failed |= _learn_fault(run, run.fault, observations, lacks)
     return Lessons(
         {kind: tuple(found[-MOST:]) for kind, found in observations.items()},
         {kind: found for kind in lacks if (found := _standing(lacks[kind], observations.get(kind, [])))},
         tuple(contexts[-MOST:]),
         count,
+        frozenset(failed),
     )
 
 
@@ -150,13 +154,16 @@ def _standing(found: list[Lack], seen: list[Observation]) -> tuple[Lack, ...]:
 
 def _learn_fault(
     run: Run, fault: Fault, observations: dict[str, list[Observation]], lacks: dict[str, list[Lack]]
-) -> None:
+) -> set[str]:
+    """Add what ``fault`` shows to ``lacks``; return the kind that failed, nothing where it was computed to fail."""
     predicted = next((item.predicted for item in run.phases if item.name == fault.phase), None)
     if predicted is None:
-        return
+        return set()
     more_bytes = fault.demand_bytes - predicted.needs_bytes
-    if more_bytes > 0:
-        kind = kind_of(fault.phase, run.request)
-        since = len(observations.get(kind, ()))
-        lack = Lack(predicted.floor_bytes, more_bytes, predicted.needs_bytes, fault.demand_bytes, since)
-        lacks.setdefault(kind, []).append(lack)
+    if more_bytes <= 0:
+        return set()
+    kind = kind_of(fault.phase, run.request)
+    since = len(observations.get(kind, ()))
+    lack = Lack(predicted.floor_bytes, more_bytes, predicted.needs_bytes, fault.demand_bytes, since)
+    lacks.setdefault(kind, []).append(lack)
+    return {kind}

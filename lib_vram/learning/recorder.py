@@ -37,6 +37,8 @@ DEVICE_SECONDS = 1.0
 """How often NVML is asked: it takes a lock in the driver that generations wait for."""
 MOST_WAITING = 100
 """Runs that wait to be written; with more, the disk does not keep up and the newest is dropped."""
+MOST_MACHINES = 64
+"""Machines whose lessons are kept in memory: a question can name any flags."""
 
 Estimator = Callable[[Request], Estimate]
 
@@ -169,7 +171,10 @@ class Recorder:
 
     def _learn(self, key: str) -> tuple[Lessons, Durations]:
         runs = self.store.runs(key)
-        found = self._known[key] = lessons_of(runs), Durations(runs)
+        found = lessons_of(runs), Durations(runs)
+        while len(self._known) >= MOST_MACHINES and key not in self._known:
+            self._known.pop(next(iter(self._known), ""), None)
+        self._known[key] = found
         return found
 
     def seconds(self, request: Request, steps: int | None) -> Known | None:

@@ -19,7 +19,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from lib_vram.learning.record import Rescue, Run, run_of
+from lib_vram.learning.record import Machine, Rescue, Run, run_of
 from lib_vram.message import Message, say
 
 logger = logging.getLogger("vram_guard")
@@ -111,6 +111,16 @@ class Store:
             return [row[0] for row in file.execute(query, (*values, most))]
 
         return _read_all(self._read(work), run_of)
+
+    def machines(self, most: int = 50) -> tuple[Machine, ...]:
+        """Return on which machines the runs were made, the one of the newest run first."""
+
+        def work(file: sqlite3.Connection) -> list[str]:
+            newest = "SELECT max(id) FROM runs GROUP BY machine ORDER BY max(id) DESC LIMIT ?"
+            query = f"SELECT run FROM runs WHERE id IN ({newest}) ORDER BY id DESC"
+            return [row[0] for row in file.execute(query, (most,))]
+
+        return tuple(run.machine for run in reversed(_read_all(self._read(work), run_of)))
 
     def rescues(self, most: int = 100) -> tuple[Rescue, ...]:
         """Return the newest rescues, oldest first."""

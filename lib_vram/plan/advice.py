@@ -7,7 +7,7 @@ half precision           nothing   all                             a flag for fp
 half precision VAE       nothing   all                             a flag for an fp32 VAE is taken away
 attention                nothing   A1111, and where a flag has     no score matrices
                                    chosen another
-models may leave         time      Neo, reForge, Classic           a flag that keeps them is taken away
+models may leave         time      Forge and its relatives         a flag that keeps them is taken away
 ``--medvram``, …         time      A1111                           one part of the model at a time
 ``--lowvram``            time      A1111                           one block of the denoiser at a time
 ``--novram``, …          time      Neo, reForge                    all weights are swapped
@@ -31,7 +31,7 @@ from typing import Any, Literal
 
 from lib_vram.errors import BadInput
 from lib_vram.estimate.estimator import could_fit, estimate, measure
-from lib_vram.estimate.flags import FULL_PRECISION, FULL_PRECISION_VAE, has_flag, offload_mode, vae_dtype
+from lib_vram.estimate.flags import FULL_PRECISION, FULL_PRECISION_VAE, has_flag, offload_mode, set_conf, vae_dtype
 from lib_vram.estimate.physics import COMPUTED, Physics
 from lib_vram.estimate.result import Estimate, Verdict
 from lib_vram.estimate.weights import ARCHITECTURES
@@ -40,6 +40,7 @@ from lib_vram.physics.alloc_conf import AllocatorConf
 from lib_vram.plan import ram
 from lib_vram.plan.launch_lines import NOT_ON_WINDOWS, Lines, changed_arguments, changed_conf, lines_for
 from lib_vram.plan.result import COSTS, Cost
+from lib_vram.plan.table import Correct, as_computed
 from lib_vram.request import Attention, HostName, Request
 from lib_vram.units import MIB
 
@@ -56,10 +57,17 @@ OFFLOAD_FLAGS = ("--medvram", "--medvram-sdxl", "--lowvram")
 SWAP_FLAGS: dict[HostName, str] = {"neo": "--novram", "reforge": "--always-no-vram"}
 """Under these all weights are swapped. Forge and Classic have a switch on the page for it (*Never OOM: UNet*)."""
 SLOW_FLAGS = ("--lowvram", *SWAP_FLAGS.values())
+_KEEPS_ALL = ("--always-high-vram", "--always-gpu")
 STAY_FLAGS: dict[HostName, tuple[str, ...]] = {
-    "neo": ("--highvram", "--gpu-only"), "reforge": ("--always-high-vram", "--always-gpu"),
-    "classic": ("--always-high-vram", "--always-gpu"),
+    "neo": ("--highvram", "--gpu-only"), "reforge": _KEEPS_ALL, "classic": _KEEPS_ALL, "forge": _KEEPS_ALL,
 }  # fmt: skip
+_MOVES = ("--always-no-vram", "--always-low-vram", "--always-offload-from-vram")
+MOVE_FLAGS: dict[HostName, tuple[str, ...]] = {
+    "a1111": OFFLOAD_FLAGS, "forge": _MOVES, "classic": _MOVES,
+    "reforge": ("--always-no-vram", "--always-low-vram", "--disable-smart-memory"),
+    "neo": ("--novram", "--lowvram", "--disable-smart-memory"),
+}  # fmt: skip
+"""Flags that save memory by moving weights, or by encoding text on the CPU."""
 FP8_FLAGS: dict[HostName, str] = {"reforge": "--unet-in-fp8-e4m3fn", "classic": "--unet-in-fp8-e4m3fn"}
 OTHER_TYPES = ("--unet-in-bf16", "--unet-in-fp16", "--fp32-unet", "--unet-in-fp8-e5m2")
 SCORE_MATRICES = ("math", "split", "sub_quad")
@@ -173,6 +181,7 @@ def advise(
     *,
     windows: bool = False,
     variable: str = "PYTORCH_CUDA_ALLOC_CONF",
+    correct: Correct = as_computed,
 ) -> tuple[Advice, ...]:
     """Return what would help ``request`` at another start, the most useful first.
 
@@ -181,12 +190,13 @@ def advise(
     ``arguments`` are all that the WebUI was started with, for the lines; ``request.host_args`` where ``None``.
     Nothing is advised for which this machine has not enough RAM, and what would make it swap is marked. When no
     single change makes the request run without being slow, pairs are tried. ``variable`` is the name of the
-    allocator's setting.
+    allocator's setting. ``correct`` is what this machine's runs make of each estimate, also under another start.
     """
-    before = estimate(request, physics)
+    before = correct(estimate(request, physics), request)
     if before.verdict == "unknown" or measure(request, physics)[1]:
         return ()
-    start = _Start(request, before, request.host_args if arguments is None else tuple(arguments), variable, physics)
+    given = request.host_args if arguments is None else tuple(arguments)
+    start = _Start(request, before, given, variable, physics, correct)
     if before.verdict == "fits":
         return tuple(start.advice((change,)) for change in _unneeded(request) if start.still_fits(change))[:1]
     singles = [change for change in changes_for(request) if start.can_help(change, windows=windows)]
@@ -220,6 +230,11 @@ class _Start:
     arguments: tuple[str, ...]
     variable: str
     physics: Physics
+    correct: Correct = as_computed
+
+    def estimated(self, request: Request) -> Estimate:
+        """Return the estimate of ``request`` as this machine's runs correct it."""
+        return self.correct(estimate(request, self.physics), request)
 
     def can_help(self, change: Change, *, windows: bool) -> bool:
         """Whether ``change`` is to be computed: no setting of the allocator makes room for more than there is."""
@@ -230,7 +245,7 @@ class _Start:
 
     def is_helped_by(self, change: Change) -> bool:
         """Whether ``change`` is worth a restart, and this machine has the RAM for it."""
-        after = estimate(change.request, self.physics)
+        after = self.estimated(change.request)
         if ram.never_enough(change.request, self.physics):
             return False
         if RANKS[after.verdict] != RANKS[self.before.verdict]:
@@ -245,7 +260,7 @@ class _Start:
 
     def still_fits(self, change: Change) -> bool:
         """Whether ``change`` leaves all as well as it is."""
-        return estimate(change.request, self.physics).verdict == "fits"
+        return self.estimated(change.request).verdict == "fits"
 
     def advice(self, changes: tuple[Change, ...]) -> Advice:
         """Return ``changes`` with their effect and their lines."""
@@ -258,7 +273,7 @@ class _Start:
         )
         note, now = ram.ram_note(request, self.physics), ram.ram_note(self.request, self.physics)
         note = None if note and now and note.key == now.key else note
-        return Advice(changes, self.before, estimate(request, self.physics), lines, note)
+        return Advice(changes, self.before, self.estimated(request), lines, note)
 
 
 def _without_weaker(found: list[Advice]) -> list[Advice]:
@@ -368,12 +383,11 @@ def _fp8(request: Request) -> Iterator[Change]:
 
 def _unneeded(request: Request) -> Iterator[Change]:
     """Yield what would be quicker: no flag, or a milder one, in place of one that saves memory by moving weights."""
-    saving = OFFLOAD_FLAGS if request.host == "a1111" else (SWAP_FLAGS.get(request.host, ""), "--always-no-vram")
-    flags = _present(request, [flag for flag in saving if flag])
+    flags = _present(request, MOVE_FLAGS.get(request.host, ()))
     if not flags:
         return
     yield Change("quicker", "nothing", _restarted(request, (), flags), (), flags)
-    if "--lowvram" in flags:
+    if request.host == "a1111" and "--lowvram" in flags:
         flag = "--medvram-sdxl" if request.model.family in ("sdxl", "sdxl_refiner") else "--medvram"
         others = tuple(item for item in flags if item != flag)
         yield Change("quicker", "nothing", _restarted(request, (flag,), others), (flag,), others)
@@ -381,7 +395,7 @@ def _unneeded(request: Request) -> Iterator[Change]:
 
 def _allocator(request: Request) -> Iterator[Change]:
     try:
-        now = AllocatorConf.parse(request.alloc_conf)
+        now = AllocatorConf.parse(set_conf(request))
     except BadInput:  # whatever it is, the estimate has said so
         return
     if now.stream_ordered:  # the driver's own pool: none of these options reaches it

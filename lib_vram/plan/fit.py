@@ -9,8 +9,9 @@ from typing import Any, Literal
 from lib_vram.errors import NotReady
 from lib_vram.estimate.estimator import could_fit, estimate, measure, runs
 from lib_vram.estimate.physics import COMPUTED, Physics
+from lib_vram.estimate.result import Estimate
 from lib_vram.plan.adjustments import MULTIPLE, same_aspect
-from lib_vram.plan.search import first_true, is_sure
+from lib_vram.plan.search import PATIENCE, RUNS, first_true
 from lib_vram.plan.table import Correct, as_computed
 from lib_vram.request import BATCH_LIMITS, SIZE_LIMITS, Request
 
@@ -49,11 +50,19 @@ def largest(request: Request, vary: Vary, physics: Physics = COMPUTED, correct: 
         raise NotReady("request", got=request.model.family, takes=str(unknown[0]))
     candidates = _sizes(request) if vary == "size" else _batches(request)
     start = first_true(candidates, lambda candidate: could_fit(candidate, physics))
+
+    def corrected(candidate: Request) -> Estimate:
+        return correct(estimate(candidate, physics), candidate)
+
+    if correct is not as_computed:  # what was learned moves the line further than one would go step by step
+        fits_at = start + first_true(candidates[start:], lambda candidate: corrected(candidate).verdict in RUNS)
+        start = max(start, fits_at - PATIENCE)  # a few sizes above may need less, as blocks happen to lie
     for candidate in candidates[start:]:
-        if runs(candidate, {}, physics) and is_sure(candidate, physics):
-            result = correct(estimate(candidate, physics), candidate)
-            if result.verdict != "wont_fit":
-                return Fit(candidate.width, candidate.height, candidate.batch_size, result.peak_bytes)
+        if correct is as_computed and not runs(candidate, {}, physics):
+            continue  # the same answer, sooner
+        result = corrected(candidate)
+        if result.verdict in RUNS:
+            return Fit(candidate.width, candidate.height, candidate.batch_size, result.peak_bytes)
     return Fit(0, 0, 0, 0)
 
 

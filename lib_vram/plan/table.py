@@ -295,10 +295,13 @@ def seen_bytes(gigabytes: int) -> int:
     return int(gigabytes * GIB * (1 - DRIVER_KEEPS_SHARE)) - DRIVER_KEEPS_BYTES
 
 
-def lighter_weights(request: Request, physics: Physics = COMPUTED) -> tuple[WeightsFit, ...]:
+def lighter_weights(
+    request: Request, physics: Physics = COMPUTED, correct: Correct = as_computed
+) -> tuple[WeightsFit, ...]:
     """Return ``request`` with its weights in each type that its host loads, heaviest first; none where it has one.
 
-    The counts are the family's, not those of the request's file, so that all rows compare.
+    The counts are the family's, not those of the request's file, so that all rows compare. ``correct`` is what this
+    machine's runs make of each estimate.
 
     Raises:
         NotReady: the memory of ``request`` cannot be computed yet.
@@ -310,7 +313,8 @@ def lighter_weights(request: Request, physics: Physics = COMPUTED) -> tuple[Weig
         if dtype in FOR_TRANSFORMERS and not transformer:
             continue
         model = replace(request.model, checkpoint=None, storage_dtype=None, weights_dtype=_plain(request, dtype))
-        cell = Cell.of(estimate(request.replace(model=model), physics))
+        there = request.replace(model=model)
+        cell = Cell.of(correct(estimate(there, physics), there))
         now = request.model.storage_dtype or request.model.weights_dtype
         found.append(WeightsFit(model.weights_dtype, model.weights_dtype == now, cell))
     return tuple(found)

@@ -41,7 +41,7 @@ def fits(guard: GuardLike, tab: Mode, form: dict[str, Any], language: str) -> di
         request = guard.host.request_from_form(tab, form)
     except BadInput as bad:
         return _unknown(reason_of(bad), language)
-    correct = _correct(guard)
+    correct = _correct(guard, request)
     result = correct(estimate(request), request)
     if result.verdict == "unknown":
         return _unknown(result.notes[0], language)
@@ -69,7 +69,7 @@ def _answer(
     if found.sizes.is_complete:  # one thing after the other: the page asks again at once
         is_open = guard.host.is_open_to_others()
         given = request.host_args if is_open else guard.host.launch_arguments()
-        advice = advise(request, given, windows=WINDOWS, variable=_variable())
+        advice = advise(request, given, windows=WINDOWS, variable=_variable(), correct=correct)
         shown = restart_advice.advice_html(
             request, advice, result.verdict, language, windows=WINDOWS, only_memory=is_open
         )
@@ -85,14 +85,14 @@ def compute(request: Request, correct: Correct = as_computed, seconds: float | N
         largest_batch=largest(request, "batch", correct=correct),
         sizes=size_table(request, correct=correct, seconds=seconds),
         cards=cards_table(request, correct=correct),
-        weights=lighter_weights(request),
+        weights=lighter_weights(request, correct=correct),
     )
 
 
-def _correct(guard: GuardLike) -> Correct:
+def _correct(guard: GuardLike, request: Request) -> Correct:
     """Return what the guard's own runs make of an estimate, so that no table contradicts the bar."""
     learned: Any = getattr(guard, "learned", None)
-    return learned.corrected if learned is not None else as_computed
+    return (learned.correct_of(request) if learned is not None else None) or as_computed
 
 
 def _variable() -> str:

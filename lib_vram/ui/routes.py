@@ -55,8 +55,8 @@ def add_routes(app: Any, guard: GuardLike) -> None:
         return
     posts: dict[str, Work] = {
         "check": lambda body: _check(guard, body),
-        "estimate": lambda body: estimate(Generation.from_dict(body)).to_dict(),
-        "plan": lambda body: make_plan(Generation.from_dict(body)).to_dict(),
+        "estimate": lambda body: _estimate(guard, Generation.from_dict(body)),
+        "plan": lambda body: _plan(guard, Generation.from_dict(body)),
         "diagnose": lambda body: _diagnose(guard, body),
         "fits": lambda body: _fits(guard, body),
         "undone": lambda body: _undone(guard, body),
@@ -84,6 +84,24 @@ def add_routes(app: Any, guard: GuardLike) -> None:
     }
     for name, work in gets.items():
         app.add_route(f"{PREFIX}/{name}", _get(app, work), methods=["GET"])
+
+
+def _estimate(guard: GuardLike, request: Generation) -> dict[str, Any]:
+    """Return the estimate, of a request of this machine as its own runs correct it."""
+    learned = _learned_here(guard, request)
+    result = estimate(request)
+    return (learned.corrected(result, request) if learned is not None else result).to_dict()
+
+
+def _plan(guard: GuardLike, request: Generation) -> dict[str, Any]:
+    learned = _learned_here(guard, request)
+    return (make_plan(request) if learned is None else learned.planned(request, make_plan)).to_dict()
+
+
+def _learned_here(guard: GuardLike, request: Generation) -> Any:
+    """Return what the guard has learned when ``request`` is of this machine; else ``None``."""
+    learned = getattr(guard, "learned", None)
+    return learned if learned is not None and learned.is_here(request) else None
 
 
 def _check(guard: GuardLike, body: dict[str, Any]) -> dict[str, Any]:

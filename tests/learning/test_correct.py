@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lib_vram.estimate.residency import CONTEXT_BYTES
-from lib_vram.learning.correct import LEAST_HALF_BYTES, apply, percent
+from lib_vram.learning.correct import LEAST_HALF_BYTES, apply, corrector, percent
 from lib_vram.learning.lessons import NOTHING, Lack, Lessons, Observation, kind_in, lessons_of
 from lib_vram.message import say
 from lib_vram.units import GIB, MIB
@@ -195,3 +195,56 @@ def test_the_interval_holds_nearly_all_runs_that_it_was_made_from(offs, seed):
     peaks = [estimate().peak_bytes + off * MIB for off in offs]
     inside = sum(result.low_bytes <= peak <= result.high_bytes for peak in peaks)
     assert inside >= int(0.95 * len(offs))
+
+
+def test_after_a_failure_half_as_much_again_is_counted_until_a_run_of_the_kind_is_measured():
+    big, half = phase(floor=4000 * MIB), phase(floor=2000 * MIB)
+    before = after(failed(big), computed=estimate(half)).phases[0]
+    assert before.minimum_bytes >= 1.5 * half.minimum_bytes
+    measured = after(failed(big), run(record(half, off=100 * MIB)), computed=estimate(half)).phases[0]
+    assert half.minimum_bytes + 100 * MIB < measured.minimum_bytes < before.minimum_bytes - 500 * MIB
+
+
+def test_a_kind_that_has_failed_is_counted_up_to_the_bands_upper_end():
+    big = phase(floor=4000 * MIB)
+    offs = [100 * MIB, 200 * MIB, 300 * MIB]
+    calm = after(*runs_off(*offs)).phases[0]
+    burnt = after(failed(big, room=big.needs_bytes), *runs_off(*offs)).phases[0]
+    assert calm.minimum_bytes == DECODE.minimum_bytes + 200 * MIB
+    assert burnt.minimum_bytes == burnt.high_bytes + DECODE.minimum_bytes - DECODE.floor_bytes
+
+
+def test_what_failed_at_one_size_is_missing_as_a_share_at_a_larger_one():
+    small, large = phase(floor=1000 * MIB), phase(floor=3000 * MIB)
+    lessons = lessons_of([failed(small, demand=small.needs_bytes + 100 * MIB)])
+    more = [
+        apply(estimate(item), REQUEST, lessons).phases[0].minimum_bytes - int(1.5 * item.minimum_bytes)
+        for item in (small, large)
+    ]
+    assert more == pytest.approx([110 * MIB, 330 * MIB], abs=2)
+
+
+def test_a_correction_of_another_phase_than_the_binding_one_is_said_too():
+    sampling, decode = phase("sampling", floor=500 * MIB), phase(floor=2000 * MIB)
+    result = after(*runs_off(20 * MIB, 20 * MIB, of=sampling), computed=estimate(sampling, decode))
+    assert result.notes[0] == say("learning.note_others", runs=2)
+
+
+def test_under_another_start_only_what_takes_more_is_carried_over():
+    request = REQUEST.replace(host_args=("--medvram",))
+    for offs, more in (([200 * MIB] * 3, 200 * MIB), ([-200 * MIB] * 3, 0)):
+        here = lessons_of(runs_off(*offs))
+        correct = corrector(lambda asked, here=here: NOTHING if asked.host_args else here, REQUEST)
+        assert correct(estimate(), request).phases[0].minimum_bytes == DECODE.minimum_bytes + more
+    assert correct(estimate(), REQUEST).phases[0].minimum_bytes < DECODE.minimum_bytes
+
+
+def test_under_a_start_with_runs_of_its_own_those_count():
+    here, there = lessons_of(runs_off(*[200 * MIB] * 3)), lessons_of(runs_off(*[50 * MIB] * 3))
+    correct = corrector(lambda asked: there if asked.host_args else here, REQUEST)
+    flagged = correct(estimate(), REQUEST.replace(host_args=("--medvram",)))
+    assert flagged.phases[0].minimum_bytes == DECODE.minimum_bytes + 50 * MIB
+
+
+def test_where_nothing_was_learned_nothing_corrects():
+    assert corrector(lambda asked: NOTHING, REQUEST) is None

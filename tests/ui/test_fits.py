@@ -64,7 +64,7 @@ def test_what_this_machine_has_learned_reaches_every_cell_and_the_largest(client
         too_large = request.width * request.height > 1024 * 1024
         return replace(result, verdict="wont_fit") if too_large else result
 
-    monkeypatch.setattr(guard.learned, "corrected", corrected)
+    monkeypatch.setattr(guard.learned, "correct_of", lambda request: corrected)
     learned = ask(client, {**SDXL, "batch_size": 2}).json()
     assert learned["largest_size"]["width"] == 1024
     for row in learned["sizes"]["rows"]:
