@@ -38,6 +38,8 @@ FaceRestorer = Literal["gfpgan", "codeformer"]
 IdleKind = Literal["controlnet", "checkpoint", "upscaler", "interrogator", "face_restore"]
 LivePreview = Literal["off", "approx", "taesd", "full"]
 Mode = Literal["txt2img", "img2img"]
+ModelVariant = Literal["", "inpaint", "pix2pix"]
+RefinedPass = Literal["first", "second"]
 
 SIZE_LIMITS = (64, 16384)
 """Pixels: the smallest side the UNet's three halvings leave something of, and far above any card."""
@@ -93,13 +95,15 @@ class ModelSpec:
     """The checkpoint. ``checkpoint`` is a file whose header, when given, overrides the family's known weights.
 
     ``storage_dtype`` is what the host is told to keep the weights in (A1111's *FP8 weight*, Forge's *Diffusion in Low
-    Bits*) and computes from in ``weights_dtype``; ``None`` keeps them as they are loaded.
+    Bits*) and computes from in ``weights_dtype``; ``None`` keeps them as they are loaded. ``variant`` is that of a UNet
+    which takes a picture's latent besides: for inpainting, or for InstructPix2Pix.
     """
 
     family: Family
     checkpoint: str | None = None
     weights_dtype: WeightsDtype = "fp16"
     storage_dtype: StorageDtype | None = None
+    variant: ModelVariant = ""
 
 
 @dataclass(frozen=True)
@@ -157,10 +161,15 @@ class ControlUnit:
 
 @dataclass(frozen=True)
 class Refiner:
-    """A second checkpoint that takes over at ``switch_at`` of the steps."""
+    """A second checkpoint that takes over at ``switch_at`` of the steps.
+
+    With a second pass, ``refined_pass`` is the one in which it does; where both are refined, the second needs more.
+    """
 
     family: Family = "sdxl_refiner"
     switch_at: float = 0.8
+    checkpoint: str | None = None
+    refined_pass: RefinedPass = "second"
 
 
 @dataclass(frozen=True)
@@ -238,6 +247,8 @@ class Request:
     cfg_scale: float = 7.0
     frames: int = 1
     hires: Hires | None = None
+    hires_model: ModelSpec | None = None
+    """The checkpoint of the second pass, ``None`` for the first one's."""
     controlnets: tuple[ControlUnit, ...] = ()
     refiner: Refiner | None = None
     loras: tuple[Lora, ...] = ()
@@ -249,6 +260,8 @@ class Request:
     hypertile: HyperTile | None = None
     text_encoders: tuple[TextEncoder, ...] = ()
     reference_images: tuple[ReferenceImage, ...] = ()
+    start_picture: ReferenceImage | None = None
+    """The size of img2img's picture where it is encoded as it is and its latent resized; ``None`` is the run's size."""
     idle_models: tuple[IdleModel, ...] = ()
     forge: ForgeSettings = field(default_factory=ForgeSettings)
 
@@ -356,6 +369,6 @@ def _scalar(hint: type, value: object, path: str) -> Any:
 
 
 def _bounds(path: str) -> tuple[float, float]:
-    if path.startswith(("detailer.", "reference_images[")) or path.endswith(".processor_res"):
+    if path.startswith(("detailer.", "reference_images[", "start_picture.")) or path.endswith(".processor_res"):
         return SIZE_LIMITS
     return _BOUNDS.get(path, BYTES_LIMITS)

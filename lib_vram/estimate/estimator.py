@@ -8,6 +8,7 @@ from functools import lru_cache
 
 from lib_vram.errors import NotReady
 from lib_vram.estimate.flags import of_forge_line, runs_on
+from lib_vram.estimate.hires_model import of_first_model
 from lib_vram.estimate.notes import later_notes, notes_on
 from lib_vram.estimate.physics import COMPUTED, Physics
 from lib_vram.estimate.physics import forget as forget_physics
@@ -78,7 +79,7 @@ def could_fit(request: Request, physics: Physics = COMPUTED) -> bool:
     weights = weights_of(request)
     if weights is None:
         return False
-    works = timeline(request)
+    works = of_first_model(request, timeline(request))
     room = available_bytes(request)
     for work, resident_bytes in zip(works, least_bytes(request, works, weights), strict=True):
         if isinstance(work.component, Addon):

@@ -1,8 +1,8 @@
 """The refiner: a second checkpoint that takes over for the last steps, in place of the first.
 
 The hosts load it as they load any checkpoint (``apply_refiner`` in modules/sd_samplers_common.py): the first one
-leaves the card, so the phase is the sampling of a request with the refiner as its model. It takes over in the last
-pass: with a second pass, in that one, which is what the hosts' option says unless it is changed.
+leaves the card, so the phase is the sampling of a request with the refiner as its model. With a second pass it takes
+over in that one, unless the hosts' option (``hires_fix_refiner_pass``) says the first.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lib_vram.estimate.flags import runs_on
+from lib_vram.estimate.hires_model import with_hires_model
 from lib_vram.estimate.residency import Placed, place
 from lib_vram.estimate.timeline import timeline
 from lib_vram.estimate.weights import ModelWeights, weights_of
@@ -21,7 +22,7 @@ STAYS = ("vae_decode", "detailer")
 
 def all_placed(request: Request, weights: ModelWeights) -> tuple[Placed, ...]:
     """Return all pieces of work of ``request`` with what is on the device meanwhile, the refiner's among them."""
-    works = place(request, timeline(request), weights)
+    works = with_hires_model(request, place(request, timeline(request), weights))
     refined = _refined(request)
     other = weights_of(refined) if refined is not None else None
     if refined is None or other is None:
@@ -39,9 +40,11 @@ def _refined(request: Request) -> Request | None:
     """Return the request as the refiner sees it, ``None`` where there is none. It takes no ControlNets."""
     if request.refiner is None or not runs_on(request.host, request.refiner.family):
         return None
-    second = request.hires_size() if request.mode == "txt2img" else None
-    width, height = second or (request.width, request.height)
-    model = ModelSpec(request.refiner.family, weights_dtype=request.model.weights_dtype)
+    last = request.mode == "txt2img" and request.refiner.refined_pass == "second"
+    width, height = (request.hires_size() if last else None) or (request.width, request.height)
+    refiner = request.refiner
+    model = ModelSpec(refiner.family, refiner.checkpoint, request.model.weights_dtype)
     return request.replace(
-        model=model, width=width, height=height, mode="txt2img", hires=None, refiner=None, detailer=None, controlnets=()
-    )
+        model=model, width=width, height=height, mode="txt2img", hires=None, hires_model=None, refiner=None,
+        detailer=None, controlnets=(), text_encoders=(),
+    )  # fmt: skip

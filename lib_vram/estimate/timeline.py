@@ -30,6 +30,7 @@ from lib_vram.estimate.flags import (
     uses_two_halves,
     vae_dtype,
 )
+from lib_vram.estimate.launched import launched
 from lib_vram.estimate.references import reference_latent_bytes, reference_sizes
 from lib_vram.estimate.result import PhaseName
 from lib_vram.estimate.weights import ARCHITECTURES, quantised_layer
@@ -50,6 +51,9 @@ SAMPLER_LATENTS = 12
 """Latents that a sampler keeps, in fp32: the input, the noise, the step's input and output for both halves, both
 combined results, the last two results of a multi-step sampler, the preview and one to spare. Counted in k-diffusion's
 ``sample_dpmpp_2m`` and the hosts' ``CFGDenoiser``; 256 KiB each for a picture of 1024×1024."""
+
+EDIT_THIRDS = 3
+"""Rows for each picture that InstructPix2Pix computes (``is_edit_model`` in modules/sd_samplers_cfg_denoiser.py)."""
 
 PLAIN_WEIGHTS = ("fp32", "fp16", "bf16")
 """Weights that are multiplied as they lie there."""
@@ -85,7 +89,10 @@ CPU_UPSCALERS = ("none", "lanczos", "nearest")
 
 def timeline(request: Request) -> tuple[Work, ...]:
     """Return the pieces of work of one batch of ``request``, in the order in which the host does them."""
-    return tuple(_with_kept(request, tuple(_timeline(request))))
+    works = tuple(_timeline(request))
+    if launched(request).vae_on_cpu:
+        works = tuple(work for work in works if work.worker != "vae")
+    return tuple(_with_kept(request, works))
 
 
 def _with_kept(request: Request, works: tuple[Work, ...]) -> Iterator[Work]:
@@ -143,8 +150,7 @@ def uses_latent_upscaler(request: Request) -> bool:
 def _timeline(request: Request) -> Iterator[Work]:
     width, height = computed_side(request, request.width), computed_side(request, request.height)
     yield from preprocessor_works(request, width, height)
-    if request.mode == "img2img":
-        yield _encode(request, "vae_encode", width, height)
+    yield from _first_encodes(request, width, height)
     for wide, high in reference_sizes(request):
         yield _encode(request, "vae_encode", wide, high)
     yield from _text(request)
@@ -161,6 +167,22 @@ def _timeline(request: Request) -> Iterator[Work]:
         yield from _detailer(request, request.detailer.width, request.detailer.height)
 
 
+def _first_encodes(request: Request, width: int, height: int) -> Iterator[Work]:
+    """Yield the encodes before the first pass: img2img's picture, and the one that a model for editing looks at.
+
+    An inpainting model is shown a grey picture in txt2img (``txt2img_image_conditioning``). In img2img A1111 encodes
+    what such models look at as one batch, the others one picture after the other (``inpainting_image_conditioning``).
+    """
+    if request.mode == "img2img":
+        start = request.start_picture
+        size = (latent_floor(start.width), latent_floor(start.height)) if start else (width, height)
+        yield _encode(request, "vae_encode", *size)
+        if (request.model.variant == "pix2pix" or _is_for_inpainting(request)) and request.host == "a1111":
+            yield _encode(request, "vae_encode", width, height, at_once=request.batch_size)
+    elif _is_for_inpainting(request):
+        yield _encode(request, "vae_encode", width, height)
+
+
 def _text(request: Request) -> Iterator[Work]:
     family = encoding_family(request)
     if family is None:
@@ -175,6 +197,9 @@ def _text(request: Request) -> Iterator[Work]:
 
 def _hires_upscale(request: Request, width: int, height: int) -> Iterator[Work]:
     if uses_latent_upscaler(request):
+        second = request.hires_size()
+        if _is_for_inpainting(request) and second is not None:
+            yield _encode(request, "hires_upscale", *(computed_side(request, side) for side in second))
         return
     decode = _decode(request, "hires_upscale", width, height)
     yield decode
@@ -188,13 +213,27 @@ def _hires_upscale(request: Request, width: int, height: int) -> Iterator[Work]:
 
 def _sampling(request: Request, phase: PhaseName, width: int, height: int) -> Iterator[Work]:
     cfg = uses_two_halves(request) and request.batch_cond_uncond
+    thirds = _takes_thirds(request)
     component = Component(
-        family=request.model.family, part="denoise", width=width, height=height, batch=request.batch_size,
-        frames=_frames(request), dtype=compute_dtype(request), attention=request.attention, cfg=cfg,
-        weights_dtype=unet_dtype(request),
+        family=request.model.family, part="denoise", width=width, height=height,
+        batch=request.batch_size * (EDIT_THIRDS if thirds and request.batch_cond_uncond else 1),
+        frames=_frames(request), dtype=compute_dtype(request), attention=request.attention,
+        cfg=cfg and not thirds, weights_dtype=unet_dtype(request),
         alloc_conf=conf_of(request), host=code_host(request),
     )  # fmt: skip
     yield from sampling_works(request, phase, component)
+
+
+def _is_for_inpainting(request: Request) -> bool:
+    return request.model.variant == "inpaint" and not SHAPES[request.model.family].transformer
+
+
+def _takes_thirds(request: Request) -> bool:
+    """Whether prompt, negative prompt and neither of picture and text are computed, as A1111 does for InstructPix2Pix.
+
+    With an *Image CFG Scale* of 1 it takes the usual halves; a request does not say, and thirds are the custom.
+    """
+    return request.model.variant == "pix2pix" and request.host == "a1111" and request.mode == "img2img"
 
 
 def _frames(request: Request) -> int:
@@ -313,10 +352,10 @@ def _decode(request: Request, phase: PhaseName, width: int, height: int) -> Work
     return Work(phase, "vae", _vae_component(request, "vae_decode", width, height, batch), held)
 
 
-def _encode(request: Request, phase: PhaseName, width: int, height: int) -> Work:
+def _encode(request: Request, phase: PhaseName, width: int, height: int, at_once: int = 1) -> Work:
     """Both hosts encode one picture after the other; the batch is there twice, as it came and as -1 to 1."""
     held = (("images", 2 * _picture_bytes(request, width, height, request.batch_size)),)
-    return Work(phase, "vae", _vae_component(request, "vae_encode", width, height, 1), held)
+    return Work(phase, "vae", _vae_component(request, "vae_encode", width, height, at_once), held)
 
 
 def _picture_bytes(request: Request, width: int, height: int, batch: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -42,6 +43,10 @@ class Asked:
     refiner: str | None = None
     refiner_switch_at: float = 0.8
     hr_checkpoint: str | None = None
+    references: tuple[tuple[int, int], ...] = ()
+    """Width and height of pictures beside which the model makes its own, as the host will have them."""
+    start_picture: tuple[int, int] | None = None
+    """The size of img2img's picture, where it is encoded as it is."""
     controlnets: tuple[ControlNet, ...] = ()
     tiled: bool = False
     tile_size: int = DEFAULT_TILE_SIZE
@@ -197,6 +202,7 @@ def from_processing(p: Any, argument: RunArgument, controlnets: tuple[ControlNet
     images = getattr(p, "init_images", None) or []
     prompts = [*_texts(p.prompt), *_texts(getattr(p, "hr_prompt", ""))]
     overrides = p.override_settings or {}
+    modules = overrides.get("forge_additional_modules")
     memory_mb = overrides.get("forge_inference_memory")
     return Asked(
         mode="img2img" if hasattr(p, "init_images") else "txt2img",
@@ -212,7 +218,9 @@ def from_processing(p: Any, argument: RunArgument, controlnets: tuple[ControlNet
         refiner=name_or_none(getattr(p, "refiner_checkpoint", None)),
         refiner_switch_at=float(getattr(p, "refiner_switch_at", None) or 0.8),
         hr_checkpoint=name_or_none(getattr(p, "hr_checkpoint_name", None)),
+        start_picture=_encoded_as_it_is(p, images),
         controlnets=controlnets,
+        chosen_modules=_base_names(modules) if isinstance(modules, (list, tuple)) else None,
         tiled=argument.tiled,
         tile_size=argument.tile_size,
         apart=argument.apart,
@@ -225,6 +233,23 @@ def from_processing(p: Any, argument: RunArgument, controlnets: tuple[ControlNet
         restores_faces=bool(getattr(p, "restore_faces", False)),
         inference_memory_mb=float(memory_mb) if memory_mb is not None else None,
     )
+
+
+LATENT_RESIZE = 3
+"""img2img's *Just resize (latent upscale)*."""
+
+
+def _encoded_as_it_is(p: Any, images: Sequence[Any]) -> tuple[int, int] | None:
+    """Return the size of the largest picture whose latent, not itself, is resized; not of one cut to its mask."""
+    masked = getattr(p, "image_mask", None) is not None and getattr(p, "inpaint_full_res", False)
+    sizes = [size for size in (getattr(image, "size", None) for image in images) if isinstance(size, tuple)]
+    if getattr(p, "resize_mode", 0) != LATENT_RESIZE or masked or not sizes:
+        return None
+    return max(sizes, key=lambda size: int(size[0]) * int(size[1]))
+
+
+def _base_names(paths: Sequence[Any]) -> tuple[str, ...]:
+    return tuple(os.path.basename(str(path)) for path in paths)
 
 
 def _texts(value: Any) -> list[str]:

@@ -3,19 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from lib_vram.host import levers_idle, levers_storage, owners
 from lib_vram.host.asked import Asked
 from lib_vram.host.chosen_modules import OPTION, Chosen, chosen_modules, paths_of
-from lib_vram.host.webui import WebUI
+from lib_vram.host.webui import CHECKPOINT, WebUI
+
+STORAGE = "forge_unet_storage_dtype"
+"""*Diffusion in Low Bits*."""
 
 
 class BackendLine(WebUI):
     """A host with Forge's ``backend``."""
 
+    loads_anew: tuple[str, ...] = (CHECKPOINT, OPTION)
+    """Options that have the host look up how the model is to be loaded."""
+
     def chosen(self, want: Asked) -> Chosen:
         """Return the files of *VAE / Text Encoder*, each as the part of the model that it is."""
         return chosen_modules(paths_of(want.chosen_modules, self.option(OPTION, ())))
+
+    def overridden(self, p: Any) -> dict[str, Any]:
+        """Return the options that ``p`` has the host set for its run, those that take effect in it.
+
+        How a model is loaded is looked up anew only where something else about the loading changes (``set_config`` in
+        modules/sysinfo.py); *Diffusion in Low Bits* by itself does not count.
+        """
+        options, asked = super().overridden(p), getattr(p, "override_settings", None) or {}
+        others = [key for key in self.loads_anew if key in asked and asked[key] != self.option(key, None)]
+        if not others:
+            options.pop(STORAGE, None)
+        return options
 
     def can_store_fp8(self, weights_dtype: str) -> bool:
         """Whether this PyTorch has fp8 and the weights are not that small already."""

@@ -42,6 +42,7 @@ class Forge(BackendLine):
     name: HostName = "forge"
     title = "Forge"
     own_controls = WebUI.own_controls | {"reserve_mb", "fp8_weights"}
+    loads_anew = (*BackendLine.loads_anew, "forge_inference_memory", "forge_async_loading", "forge_pin_shared_memory")
     memory_flags = frozenset(
         {
             "always-gpu", "always-high-vram", "always-normal-vram", "always-low-vram", "always-no-vram",

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from lib_vram.errors import NotReady
-from lib_vram.host import levers_storage, units
+from lib_vram.host import levers_storage, neo_references, units
 from lib_vram.host.asked import Asked
 from lib_vram.host.backend_line import BackendLine
 from lib_vram.host.forge import sampling_apart
@@ -116,6 +116,14 @@ class Neo(BackendLine):
         if data["model"]["family"].startswith("wan"):
             data["frames"], data["batch_size"] = _whole_groups(want.batch_size), 1
         return data
+
+    def asked(self, p: Any) -> Asked:
+        """Return what ``p`` asks for, with the pictures of *ImageStitch*."""
+        return dataclasses.replace(super().asked(p), references=neo_references.stitched(p))
+
+    def references(self, want: Asked, family: str, path: str | None) -> tuple[tuple[int, int], ...]:
+        """Return the sizes of img2img's own picture and the others', where the model takes any."""
+        return neo_references.seen(want, family, path, self.option)
 
     def host_part(self, want: Asked, card: Card) -> dict[str, Any]:
         """Return the VAE, what stays free, and whether cond and uncond go together."""

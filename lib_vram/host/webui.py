@@ -9,12 +9,24 @@ import os
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from types import MappingProxyType
 from typing import Any
 
 from lib_vram.errors import NotReady
 from lib_vram.guard.fail_open import fail_open
 from lib_vram.host import asked as asking
-from lib_vram.host import freeing, img_batches, levers_idle, levers_preview, levers_upscaler, networks, owners, units
+from lib_vram.host import (
+    fields,
+    freeing,
+    img_batches,
+    levers_idle,
+    levers_preview,
+    levers_upscaler,
+    networks,
+    owners,
+    units,
+)
 from lib_vram.host.asked import Asked
 from lib_vram.host.base import FieldWrite, GuardMode, Settings
 from lib_vram.host.failures import WebuiErrors
@@ -32,6 +44,8 @@ from lib_vram.units import MIB
 MODE_KEY = "vram_guard_mode"
 REFUSE_KEY = "vram_guard_refuse_api"
 KEEP_KEY = "vram_guard_keep"
+CHECKPOINT = "sd_model_checkpoint"
+"""The hosts' option for the selected checkpoint."""
 FREE_BETWEEN_KEY = "vram_guard_free_between"
 MODES: tuple[GuardMode, ...] = ("off", "show", "ask", "fix")
 
@@ -46,6 +60,9 @@ GROWING_HOSTS = frozenset(("forge", "neo"))
 
 _FORMS_REMEMBERED = 64
 
+_of_run: ContextVar[Mapping[str, Any]] = ContextVar("options_of_run", default=MappingProxyType({}))
+"""Options that the run at hand sets for itself, while its request is made."""
+
 
 class WebUI(owners.LookedAt):
     """A host of the A1111 line. Subclasses say how theirs keeps its memory."""
@@ -56,6 +73,8 @@ class WebUI(owners.LookedAt):
     """Names of the run's argument that our own accordion shows: for the others the host has a control of its own."""
     cheap_preview = "Approx cheap"
     """The host's live preview that needs no model."""
+    deaf_options: frozenset[str] = frozenset({"fp8_storage", "cross_attention_optimization"})
+    """Options that count when they are set in the settings, but not when a run overrides them."""
     memory_flags: frozenset[str] = frozenset()
     """Command line flags that decide about memory, without their dashes."""
 
@@ -136,6 +155,8 @@ class WebUI(owners.LookedAt):
 
         if key in self.meanwhile:
             return self.meanwhile[key]
+        if key in _of_run.get():
+            return _of_run.get()[key]
         options = shared.opts
         if key in options.data or key in getattr(options, "data_labels", {}):
             return getattr(options, key)
@@ -158,8 +179,24 @@ class WebUI(owners.LookedAt):
         return request
 
     def request_from_processing(self, p: Any) -> Request:
-        """Return the request that ``p`` describes, in ``before_process``. Raises as :meth:`request_from_form`."""
-        return self._request(self.asked(p))
+        """Return the request that ``p`` describes, in ``before_process``. Raises as :meth:`request_from_form`.
+
+        Options that the run will have otherwise than the settings (``override_settings``) count as the run has them.
+        """
+        before = _of_run.set(self.overridden(p))
+        try:
+            return self._request(self.asked(p))
+        finally:
+            _of_run.reset(before)
+
+    def overridden(self, p: Any) -> dict[str, Any]:
+        """Return the options that ``p`` has the host set for its run, those that take effect in it.
+
+        Its checkpoint is not among them: :meth:`asked` says it.
+        """
+        overrides = getattr(p, "override_settings", None) or {}
+        left_out = self.deaf_options | {CHECKPOINT}
+        return {key: value for key, value in overrides.items() if key not in left_out}
 
     def asked_by_form(self, tab: Mode, form: Mapping[str, Any]) -> Asked:
         """Return what the page's fields ask for. Raises as :meth:`request_from_form`."""
@@ -168,7 +205,14 @@ class WebUI(owners.LookedAt):
     def asked(self, p: Any) -> Asked:
         """Return what ``p`` asks for."""
         asked = asking.from_processing(p, units.own_argument(p), units.controlnets(p))
-        return dataclasses.replace(asked, detailer=units.detailer(p))
+        known = self.knows_checkpoint(asked.checkpoint)
+        return dataclasses.replace(asked, detailer=units.detailer(p), checkpoint=asked.checkpoint if known else None)
+
+    @staticmethod
+    def knows_checkpoint(name: str | None) -> bool:
+        """Whether the host finds the checkpoint ``name`` of an override: it leaves out one that it does not know."""
+        aliases = getattr(sys.modules.get("modules.sd_models"), "checkpoint_aliases", None)
+        return name is None or aliases is None or name in aliases
 
     def _request(self, want: Asked) -> Request:
         card = self.card()
@@ -195,17 +239,17 @@ class WebUI(owners.LookedAt):
             "system": _system(),
             "model": {
                 "family": family, "checkpoint": path, "weights_dtype": weights_dtype,
-                "storage_dtype": "fp8" if in_fp8 else None,
+                "storage_dtype": "fp8" if in_fp8 else None, "variant": self._variant(path),
             },
             "attention": want.attention or self.attention(card),
             "live_preview": cheaper_preview(want.live_preview, levers_preview.live_preview(self)),
             "mode": want.mode, "width": width, "height": height,
             "batch_size": want.batch_size, "batch_count": want.batch_count, "cfg_scale": want.cfg_scale,
             "hires": vars(hires) if hires else None,
-            "controlnets": [
-                {"kind": _kind(unit.model), "family": family, "low_vram": unit.low_vram, "preprocessor": unit.module,
-                 "processor_res": unit.resolution} for unit in want.controlnets
-            ],
+            "hires_model": self._hires_model(want, path, card) if hires else None,
+            "start_picture": fields.picture(want.start_picture) if want.start_picture else None,
+            "reference_images": [fields.picture(size) for size in self.references(want, family, path)],
+            "controlnets": [fields.control_unit(unit, family) for unit in want.controlnets],
             "detailer": dataclasses.asdict(want.detailer) if want.detailer else None,
             "restore_faces": self._face_restorer(want),
             "token_merging_ratio": self._token_merging_ratio(want.mode),
@@ -282,7 +326,28 @@ class WebUI(owners.LookedAt):
             return None
         path = self.checkpoint_path(want.refiner)
         family = inspect_file(path).family if path else None
-        return {"family": family or "sdxl_refiner", "switch_at": want.refiner_switch_at}
+        refined = "first" if self.option("hires_fix_refiner_pass", "second pass") == "first pass" else "second"
+        return {
+            "family": family or "sdxl_refiner", "switch_at": want.refiner_switch_at, "refined_pass": refined,
+            "checkpoint": path if family else None,
+        }  # fmt: skip
+
+    def _hires_model(self, want: Asked, first: str | None, card: Card) -> dict[str, Any] | None:
+        """Return the checkpoint of the second pass, ``None`` for the first one's or one of no known family."""
+        path = self.checkpoint_path(want.hr_checkpoint) if want.hr_checkpoint else first
+        family = inspect_file(path).family if path and path != first else None
+        if family is None:
+            return None
+        weights_dtype = self.weights_dtype(path, card)
+        return {"family": family, "checkpoint": path, "weights_dtype": weights_dtype, "variant": self._variant(path)}
+
+    @staticmethod
+    def _variant(path: str | None) -> str:
+        return fields.variant(inspect_file(path) if path else None)
+
+    def references(self, want: Asked, family: str, path: str | None) -> tuple[tuple[int, int], ...]:
+        """Return the sizes of the pictures whose latents go through the model at ``path`` beside that of the run."""
+        return ()
 
     def launch_arguments(self) -> tuple[str, ...]:
         """Return what the host was started with: it adds ``COMMANDLINE_ARGS`` to ``sys.argv`` itself."""
@@ -307,7 +372,7 @@ class WebUI(owners.LookedAt):
         """Return the file of the checkpoint called ``name``, of the selected one when ``None``; nothing is loaded."""
         from modules import sd_models
 
-        info = sd_models.get_closet_checkpoint_match(name or self.option("sd_model_checkpoint", None) or "")
+        info = sd_models.get_closet_checkpoint_match(name or self.option(CHECKPOINT, None) or "")
         info = info or next(iter(sd_models.checkpoints_list.values()), None)
         return os.path.abspath(info.filename) if info is not None else None
 
@@ -407,7 +472,7 @@ class WebUI(owners.LookedAt):
 
     def apply(self, p: Any, plan: Plan, original: Request) -> None:
         """Write ``plan`` into ``p``. The fields stay with ``p`` until it runs again."""
-        changed, fields = plan.request, self.runs.of(p).of_fields
+        changed, changes = plan.request, self.runs.of(p).of_fields
         for name, before, after in (
             ("batch_size", original.batch_size, changed.batch_size),
             ("n_iter", original.batch_count, changed.batch_count),
@@ -415,7 +480,7 @@ class WebUI(owners.LookedAt):
             ("height", original.height, changed.height),
         ):
             if before != after:
-                fields.set_field(p, name, after)
+                changes.set_field(p, name, after)
         if changed.hires != original.hires:
             self._apply_hires(p, changed)
         images = getattr(p, "init_images", None) or []
@@ -423,18 +488,18 @@ class WebUI(owners.LookedAt):
             img_batches.share_out(p, self.runs.of(p))
 
     def _apply_hires(self, p: Any, changed: Request) -> None:
-        fields, hires = self.runs.of(p).of_fields, changed.hires
+        changes, hires = self.runs.of(p).of_fields, changed.hires
         if hires is None:
-            fields.set_field(p, "enable_hr", False)
+            changes.set_field(p, "enable_hr", False)
             return
-        fields.set_field(p, "hr_scale", hires.scale)
-        fields.set_field(p, "hr_resize_x", hires.width)
-        fields.set_field(p, "hr_resize_y", hires.height)
+        changes.set_field(p, "hr_scale", hires.scale)
+        changes.set_field(p, "hr_resize_x", hires.width)
+        changes.set_field(p, "hr_resize_y", hires.height)
         if self.option("use_old_hires_fix_width_height", False):
             # The host would take width and height for the final size; this tells it that it already has.
-            fields.set_field(p, "width", changed.width)
-            fields.set_field(p, "height", changed.height)
-            fields.set_field(p, "applied_old_hires_behavior_to", (changed.width, changed.height))
+            changes.set_field(p, "width", changed.width)
+            changes.set_field(p, "height", changed.height)
+            changes.set_field(p, "applied_old_hires_behavior_to", (changed.width, changed.height))
 
     def prepare_run(self, p: Any, request: Request | None) -> None:
         """Switch on, for this run, what ``request`` asks of the levers that all hosts have."""
@@ -591,20 +656,6 @@ def _system() -> dict[str, Any]:
         return system
     memory = psutil.virtual_memory()
     return {**system, "ram_total_bytes": memory.total, "ram_free_bytes": memory.available}
-
-
-def _kind(model: str) -> str:
-    """Return the kind of a control model from its file's customary name."""
-    name = model.lower().replace("-", "_")
-    for kind, parts in {
-        "ip_adapter": ("ip_adapter", "ipadapter"),
-        "t2i_adapter": ("t2i", "t2iadapter", "_adapter"),
-        "controllllite": ("lllite",),
-        "control_lora": ("control_lora", "256lora", "128lora"),
-    }.items():
-        if any(part in name for part in parts):
-            return kind
-    return "controlnet"
 
 
 def dtype_name(dtype: Any, default: str) -> str:

@@ -71,7 +71,10 @@ _LATENT_CHANNELS: Mapping[int, str] = {9: "inpaint", 8: "pix2pix"}
 
 @dataclass(frozen=True)
 class Part:
-    """One component: its weights by name without prefix, and which kind it is (``t5_xxl``, ``flux1``'s VAE; or "")."""
+    """One component: its weights by name without prefix, and which kind of that it is, or ``""``.
+
+    ``t5_xxl`` of text encoders, the family of VAEs, ``controllllite`` or ``control_lora`` of control models.
+    """
 
     name: ComponentName
     weights: tuple[Weight, ...]
@@ -158,12 +161,14 @@ def _alone(weights: Sequence[Weight], other: Sequence[Weight]) -> Recognised:
             known = family if family in get_args(Family) else None
             return Recognised((Part(component, tuple(weights)), *rest), known)  # type: ignore[arg-type]
     if any(weight.name.startswith("lllite_unet") for weight in weights):
-        return Recognised((Part("controlnet", tuple(weights)), *rest), _lora_family(weights) or _lllite(weights))
+        part = Part("controlnet", tuple(weights), "controllllite")
+        return Recognised((part, *rest), _lora_family(weights) or _lllite(weights))
     for outer in _OUTER:
         bare = _without(weights, outer)
         inner = Names(_shapes(bare))
         if bare and any(inner.any_begins(mark) for mark in _CONTROL_MARKS):
-            return Recognised((Part("controlnet", tuple(bare)), *rest), *_family(bare, is_control=True))
+            part = Part("controlnet", tuple(bare), "control_lora" if _adds_to_unet(bare) else "")
+            return Recognised((part, *rest), *_family(bare, is_control=True))
         denoiser, variant, not_yet = _family(bare, is_control=False) if bare else (None, "", "")
         if denoiser or not_yet:
             return Recognised((Part(_denoiser_name(bare, denoiser), tuple(bare)), *rest), denoiser, variant, not_yet)
@@ -261,6 +266,11 @@ def _lora_side(name: str) -> str:
     if any(mark in name for mark in ("lora_down", "lora_A", "hada_w1_b", "_down_0_weight")):
         return "in"
     return "out" if any(mark in name for mark in ("lora_up", "lora_B", "hada_w1_a")) else ""
+
+
+def _adds_to_unet(weights: Iterable[Weight]) -> bool:
+    """Whether a ControlNet holds only what is added to the UNet's own weights, as products of two small ones."""
+    return any(weight.name == "lora_controlnet" or weight.name.endswith((".up", ".down")) for weight in weights)
 
 
 def _lllite(weights: Iterable[Weight]) -> Family | None:

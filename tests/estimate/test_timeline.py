@@ -40,6 +40,49 @@ def test_img2img_encodes_the_picture_first_and_has_no_second_pass():
     assert len(timeline(a_request(mode="img2img", hires={}))) == 4
 
 
+@pytest.mark.parametrize(
+    ("host", "variant", "mode", "encodes"),
+    [
+        ("a1111", "", "img2img", ["512×768 1"]),
+        ("a1111", "inpaint", "img2img", ["512×768 1", "512×768 3"]),
+        ("a1111", "pix2pix", "img2img", ["512×768 1", "512×768 3"]),
+        ("forge", "inpaint", "img2img", ["512×768 1"]),
+        ("forge", "inpaint", "txt2img", ["512×768 1"]),
+        ("a1111", "pix2pix", "txt2img", []),
+    ],
+)
+def test_models_for_editing_encode_what_they_look_at(host, variant, mode, encodes):
+    request = a_request(host=host, mode=mode, width=512, height=768, batch_size=3,
+                        model={"family": "sd15", "variant": variant})  # fmt: skip
+    assert [line.removeprefix("vae_encode vae ") for line in told(request) if line.startswith("vae_enc")] == encodes
+
+
+def test_a_transformer_for_inpainting_is_shown_no_grey_picture():
+    request = a_request(host="forge", model={"family": "flux1", "variant": "inpaint"})
+    assert not any(work.phase == "vae_encode" for work in timeline(request))
+
+
+def test_an_inpainting_model_encodes_again_for_the_second_pass():
+    works = told(a_request(model={"family": "sd15", "variant": "inpaint"}, hires={"scale": 1.5}))
+    assert works.index("hires_upscale vae 768×768 1") == works.index("hires_sampling unet 768×768 1+") - 1
+
+
+@pytest.mark.parametrize(
+    ("host", "together", "expected"),
+    [("a1111", True, "sampling unet 512×512 6"), ("a1111", False, "sampling unet 512×512 2"),
+     ("forge", True, "sampling unet 512×512 2+")],
+)  # fmt: skip
+def test_instruct_pix2pix_computes_three_rows_for_each_picture_on_a1111(host, together, expected):
+    request = a_request(host=host, mode="img2img", batch_size=2, batch_cond_uncond=together,
+                        model={"family": "sd15", "variant": "pix2pix"})  # fmt: skip
+    assert expected in told(request)
+
+
+def test_a_picture_whose_latent_is_resized_is_encoded_at_its_own_size():
+    request = a_request(mode="img2img", start_picture={"width": 1027, "height": 640})
+    assert told(request)[0] == "vae_encode vae 1024×640 1"
+
+
 def test_a_latent_upscaler_needs_no_decode_in_between():
     assert told(a_request(hires={"scale": 1.5}))[1:] == [
         "sampling unet 512×512 1+",

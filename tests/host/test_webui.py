@@ -59,7 +59,7 @@ def test_the_form_and_the_processing_object_make_the_same_request(fake, host):
     from_form, from_p = host.request_from_form("txt2img", form), host.request_from_processing(p)
     assert from_form.replace(system=from_p.system) == from_p
     assert from_p.hires == Hires(1.5, 0, 0, "ESRGAN_4x")
-    assert from_p.refiner == Refiner("sd15", 0.7)
+    assert from_p.refiner == Refiner("sd15", 0.7, from_p.model.checkpoint)
     assert from_p.controlnets == (ControlUnit("controlnet", "sd15", True),)
     assert not from_p.batch_cond_uncond
 

@@ -208,7 +208,12 @@ def test_a_lora_is_of_the_family_whose_layers_it_changes(name: str, shape: tuple
         ({"double_blocks.0.img_attn.qkv.weight": (1, 1)}, ("transformer", "")),
         ({"controlnet_cond_embedding.conv_in.weight": (16, 3, *CONV)}, ("controlnet", "")),
         ({"input_hint_block.0.weight": (16, 3, *CONV)}, ("controlnet", "")),
-        ({"lllite_unet_input_blocks_4_1_x.down.0.weight": (64, 320)}, ("controlnet", "")),
+        ({"lllite_unet_input_blocks_4_1_x.down.0.weight": (64, 320)}, ("controlnet", "controllllite")),
+        ({"input_hint_block.0.weight": (16, 3, *CONV), "lora_controlnet": (0,)}, ("controlnet", "control_lora")),
+        (
+            {"input_hint_block.0.weight": (16, 3, *CONV), "input_blocks.1.0.in_layers.2.up": (320, 64, 1, 1)},
+            ("controlnet", "control_lora"),
+        ),
         ({"ip_adapter.1.to_k_ip.weight": (320, 768)}, ("ip_adapter", "")),
         ({"adapter.body.0.resnets.0.block1.weight": (320, 320, *CONV)}, ("t2i_adapter", "")),
         ({"model.1.sub.0.RDB1.conv1.0.weight": (32, 64, *CONV)}, ("upscaler", "")),

@@ -1,0 +1,31 @@
+"""Fields of a request as plain data: control units, pictures, and what a checkpoint's UNet takes."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+from lib_vram.host.asked import ControlNet
+from lib_vram.host.control_files import control_file
+from lib_vram.model.inspect import Checkpoint
+from lib_vram.request import SIZE_LIMITS, ModelVariant
+
+
+def control_unit(unit: ControlNet, family: str) -> dict[str, Any]:
+    """Return a unit as a request has it; a file that does not say its family is of the model's own."""
+    found = control_file(unit.model)
+    return {
+        "kind": found.kind, "family": found.family or family, "low_vram": unit.low_vram, "preprocessor": unit.module,
+        "processor_res": unit.resolution, "bytes": found.bytes,
+    }  # fmt: skip
+
+
+def picture(size: tuple[int, int]) -> dict[str, int]:
+    """Return a picture as a request has it, as near to its size as a request may come."""
+    width, height = (min(max(int(side), SIZE_LIMITS[0]), SIZE_LIMITS[1]) for side in size)
+    return {"width": width, "height": height}
+
+
+def variant(checkpoint: Checkpoint | None) -> str:
+    """Return which other input the UNet of a checkpoint takes, ``""`` for none or one that the hosts do not feed."""
+    found = str(getattr(checkpoint, "variant", ""))
+    return found if found in get_args(ModelVariant) else ""
