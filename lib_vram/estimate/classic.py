@@ -8,35 +8,28 @@ alone (``minimum_inference_memory``, here ``request.forge.inference_memory_bytes
 
 from __future__ import annotations
 
-from lib_vram.estimate.flags import has_flag
 from lib_vram.estimate.forge import (
     MODEL_FACTOR,
     Decided,
     ForgeMemory,
     Model,
     decide_all,
-    idle_models,
     least_held_bytes,
     models_of,
     staying_bytes,
+    there_at_first,
 )
+from lib_vram.estimate.launched import launched
 from lib_vram.estimate.weights import ModelWeights
 from lib_vram.estimate.work import Work
 from lib_vram.request import Request
 
 
 class ClassicMemory(ForgeMemory):
-    """The loaded models. ``whole`` is ``--always-high-vram``: every model is loaded whole, whether it fits or not."""
+    """The loaded models: of one that does not fit whole, a smaller part is loaded than in later Forges."""
 
-    def __init__(self, empty_bytes: int, inference_bytes: int, *, fully_swapped: bool, whole: bool) -> None:
-        super().__init__(empty_bytes, inference_bytes, fully_swapped=fully_swapped)
-        self.whole = whole
-
-    def _part_that_fits(self, model: Model) -> int:
-        if self.whole:
-            return model.size_bytes
-        if self.fully_swapped:
-            return 0
+    def part_above_reserve(self, model: Model) -> int:
+        """Return how much of ``model`` is loaded above the reserve."""
         return part_that_fits(model.size_bytes, self.free_bytes(), self.inference_bytes)
 
 
@@ -51,13 +44,11 @@ def classic_decides(
     request: Request, works: tuple[Work, ...], weights: ModelWeights, empty_bytes: int
 ) -> tuple[Decided, ...]:
     """Return for each work what Classic has on the card then, for one generation on a card it finds empty."""
+    kept = launched(request)
     memory = ClassicMemory(
-        empty_bytes,
-        request.forge.inference_memory_bytes,
-        fully_swapped=_swaps_all(request),
-        whole=_keeps_whole(request),
+        empty_bytes, request.forge.inference_memory_bytes, fully_swapped=request.forge.never_oom_unet, kept=kept
     )
-    memory.loaded = idle_models(request)
+    memory.loaded = there_at_first(request, weights, kept)
     return decide_all(request, works, weights, memory)
 
 
@@ -75,17 +66,10 @@ def classic_least(
         part_bytes = sum(
             _least_part(model.size_bytes, free_bytes, request.forge.inference_memory_bytes) for model in first
         )
-        least.append(least_held_bytes(work) + (0 if _swaps_all(request) else part_bytes))
+        swapped = request.forge.never_oom_unet or launched(request).swapped
+        least.append(least_held_bytes(work) + (0 if swapped else part_bytes))
     return tuple(least)
 
 
 def _least_part(size_bytes: int, free_bytes: int, inference_bytes: int) -> int:
     return min(size_bytes, int(max(0, (free_bytes - inference_bytes) / MODEL_FACTOR)))
-
-
-def _swaps_all(request: Request) -> bool:
-    return request.forge.never_oom_unet or has_flag(request, "--always-no-vram")
-
-
-def _keeps_whole(request: Request) -> bool:
-    return has_flag(request, "--always-high-vram") or has_flag(request, "--always-gpu")

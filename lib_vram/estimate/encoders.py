@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from lib_vram.errors import VramGuardError
 from lib_vram.estimate.flags import compute_dtype
+from lib_vram.estimate.launched import launched
 from lib_vram.message import Message, say
 from lib_vram.model.inspect import Checkpoint, inspect_file
 from lib_vram.physics.families import SHAPES
@@ -86,7 +87,7 @@ def on_card(request: Request) -> tuple[str, ...]:
 def encoding_family(request: Request) -> Family | None:
     """Return the family whose text encoding runs on the card: another one where only CLIP is left there."""
     left = on_card(request)
-    if not left:
+    if not left or launched(request).text_on_cpu:
         return None
     if len(left) == len(SHAPES[request.model.family].encoders):
         return request.model.family

@@ -9,7 +9,7 @@ from typing import Literal
 
 from lib_vram.physics.allocator import AllocatorConf
 from lib_vram.physics.families import SHAPES
-from lib_vram.physics.kernels import has_fused_attention
+from lib_vram.physics.kernels import capability_of, has_fused_attention
 from lib_vram.request import Dtype, Family, HostName, Request, WeightsDtype
 
 OffloadMode = Literal["normal", "medvram", "lowvram"]
@@ -34,6 +34,8 @@ FULL_PRECISION_VAE = {
 }  # fmt: skip
 
 
+WITHOUT_POOL = ("GTX 1650", "GTX 1630")
+"""Cards that ``--cuda-malloc`` leaves as they are, beside those before compute capability 6 (the hosts' own list)."""
 STORED_SMALLER = ("fp32", "fp16", "bf16", "fp8")
 """Weights that the hosts' *FP8 weight* and *Diffusion in Low Bits* store in another type."""
 
@@ -107,13 +109,34 @@ def uses_two_halves(request: Request) -> bool:
     return True if request.host == "a1111" else request.uses_cfg
 
 
+def set_conf(request: Request) -> str:
+    """Return the allocator's setting, with what flags of the start add to it (``modules_forge/cuda_malloc.py``).
+
+    Forge's line asks for the driver's own pool under ``--cuda-malloc``, but not on the cards of before 2017 that its
+    list names, nor on a GTX 1630 or 1650; Neo has a flag for expandable segments as well.
+    """
+    conf, added = request.alloc_conf, []
+    if of_forge_line(request) and has_flag(request, "--cuda-malloc") and _has_pool(request) and "backend:" not in conf:
+        added.append("backend:cudaMallocAsync")
+    if request.host == "neo" and has_flag(request, "--expandable-segments") and "expandable_segments:" not in conf:
+        added.append("expandable_segments:True")
+    return ",".join((*((conf,) if conf else ()), *added))
+
+
+def _has_pool(request: Request) -> bool:
+    name = request.device.name
+    capability = capability_of(name)
+    old = capability is not None and capability < (6, 0)
+    return not old and not any(part in name for part in WITHOUT_POOL)
+
+
 def conf_of(request: Request) -> str:
     """Return the allocator's setting as it takes effect: PyTorch has no expandable segments on Windows, and says so.
 
     Raises:
         BadInput: PyTorch does not take it.
     """
-    conf = replayed_conf(request.alloc_conf)
+    conf = replayed_conf(set_conf(request))
     if request.system.platform != "windows" or not AllocatorConf.parse(conf).expandable:
         return conf
     return ",".join(option for option in conf.split(",") if not option.strip().startswith("expandable_segments"))

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from lib_vram.estimate.controls import WHOLE_NETS, control_bytes
 from lib_vram.estimate.extras import managed_idle
 from lib_vram.estimate.flags import compute_dtype
+from lib_vram.estimate.launched import AS_USUAL, Launched, launched
 from lib_vram.estimate.result import PhaseName
 from lib_vram.estimate.timeline import LATENT_FACTOR, dtype_bytes, forge_tile
 from lib_vram.estimate.weights import ModelWeights
@@ -64,10 +65,13 @@ class Loaded:
 class ForgeMemory:
     """The loaded models, most recently used first, on a card with ``empty_bytes`` for them and the activations."""
 
-    def __init__(self, empty_bytes: int, inference_bytes: int, *, fully_swapped: bool) -> None:
+    def __init__(
+        self, empty_bytes: int, inference_bytes: int, *, fully_swapped: bool, kept: Launched = AS_USUAL
+    ) -> None:
         self.empty_bytes = empty_bytes
         self.inference_bytes = inference_bytes
-        self.fully_swapped = fully_swapped
+        self.fully_swapped = fully_swapped or kept.swapped
+        self.kept = kept
         self.loaded: list[Loaded] = []
 
     def free_bytes(self, held_bytes: int = 0) -> int:
@@ -96,15 +100,22 @@ class ForgeMemory:
         self._send_away(max(self.inference_bytes, wanted_bytes), [])
 
     def _send_away(self, wanted_bytes: float, kept: list[Loaded]) -> None:
+        everything = self.fully_swapped or self.kept.all_leave
         for item in reversed(tuple(self.loaded)):
-            if not self.fully_swapped and self.free_bytes() > wanted_bytes:
+            if not everything and self.free_bytes() > wanted_bytes:
                 return
-            if item not in kept:
+            if item not in kept and item.model.name not in self.kept.stays:
                 self.loaded.remove(item)
 
     def _part_that_fits(self, model: Model) -> int:
         if self.fully_swapped:
             return 0
+        if self.kept.whole:
+            return model.size_bytes
+        return self.part_above_reserve(model)
+
+    def part_above_reserve(self, model: Model) -> int:
+        """Return how much of ``model`` is loaded above the reserve."""
         return part_that_fits(model.size_bytes, self.free_bytes(), self.inference_bytes)
 
 
@@ -132,8 +143,11 @@ def forge_decides(
     A repeated generation finds the models of the last one still there: Forge sends them away before anything
     else, so they take only what its own figures leave over.
     """
-    memory = ForgeMemory(empty_bytes, request.forge.inference_memory_bytes, fully_swapped=request.forge.never_oom_unet)
-    memory.loaded = idle_models(request)
+    kept = launched(request)
+    memory = ForgeMemory(
+        empty_bytes, request.forge.inference_memory_bytes, fully_swapped=request.forge.never_oom_unet, kept=kept
+    )
+    memory.loaded = there_at_first(request, weights, kept)
     return decide_all(request, works, weights, memory)
 
 
@@ -147,6 +161,17 @@ def decide_all(
         memory.empty_bytes = empty_bytes - staying_bytes(work)
         decided.append(decide(request, work, weights, memory))
     return tuple(decided)
+
+
+def there_at_first(request: Request, weights: ModelWeights, kept: Launched) -> list[Loaded]:
+    """Return what is on the card before the generation begins: idle models, and a denoiser that never leaves it."""
+    unet = unet_of(weights)
+    return [Loaded(unet, unet.size_bytes), *idle_models(request)] if "unet" in kept.stays else idle_models(request)
+
+
+def unet_of(weights: ModelWeights) -> Model:
+    """Return the denoiser as the memory manager moves it."""
+    return Model("unet", weights.unet_bytes, weights.unet_layer_bytes)
 
 
 def idle_models(request: Request) -> list[Loaded]:
@@ -186,7 +211,7 @@ def forge_least(request: Request, works: tuple[Work, ...], weights: ModelWeights
 
 def _least_loaded(request: Request, models: tuple[Model, ...], free_bytes: int) -> int:
     """Return what Forge loads at the least of ``models``, which come together and in this order."""
-    if request.forge.never_oom_unet:
+    if request.forge.never_oom_unet or launched(request).swapped:
         return 0
     loaded_bytes = 0
     for model in models:
@@ -223,7 +248,7 @@ def models_of(request: Request, work: Work, weights: ModelWeights) -> tuple[Mode
         return (Model("text_encoders", weights.text_encoders_bytes, weights.text_layer_bytes),)
     if work.worker == "vae":
         return (Model("vae", weights.vae_bytes, weights.vae_layer_bytes),)
-    unet = Model("unet", weights.unet_bytes, weights.unet_layer_bytes)
+    unet = unet_of(weights)
     units = () if work.phase == "detailer" else enumerate(request.controlnets)
     return (unet, *(
         Model(f"controlnet {index}", control_bytes(unit, compute_dtype(request)), weights.unet_layer_bytes)

@@ -12,20 +12,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from lib_vram.estimate.flags import has_flag
 from lib_vram.estimate.forge import (
     Decided,
     Loaded,
     Model,
     before_bytes,
     halved,
-    idle_models,
     least_held_bytes,
     models_of,
     parts_of,
     staying_bytes,
+    there_at_first,
     vae_estimate_bytes,
 )
+from lib_vram.estimate.launched import AS_USUAL, Launched, launched
 from lib_vram.estimate.named import upscaler_tile
 from lib_vram.estimate.timeline import LATENT_FACTOR, dtype_bytes
 from lib_vram.estimate.weights import ModelWeights
@@ -78,23 +78,20 @@ class Rules:
     reserved_bytes: int
     weights_ratio: float = 0.0
     fully_swapped: bool = False
-    stays: bool = False
-    """``--highvram``, ``--gpu-only``: what was loaded is never sent away."""
-    text_on_cpu: bool = False
+    kept: Launched = AS_USUAL
 
 
 def rules_of(request: Request) -> Rules:
     """Return the rules for ``request``."""
     reserved_bytes = max(reserved_by_flag(request), request.forge.inference_memory_bytes - MINIMUM_BYTES)
-    swapped = request.forge.never_oom_unet or has_flag(request, "--novram") or has_flag(request, "--neveroom")
+    kept = launched(request)
     off_nvidia = any(name in request.device.name.lower() + " " for name in OTHER_MAKERS)
     return Rules(
         minimum_bytes=MINIMUM_BYTES + reserved_bytes,
         reserved_bytes=reserved_bytes,
         weights_ratio=WEIGHTS_RATIO if off_nvidia else 0.0,
-        fully_swapped=swapped,
-        stays=has_flag(request, "--highvram") or has_flag(request, "--gpu-only"),
-        text_on_cpu=any(has_flag(request, flag) for flag in ("--lowvram", "--novram", "--neveroom", "--cpu-text-enc")),
+        fully_swapped=request.forge.never_oom_unet or kept.swapped,
+        kept=kept,
     )
 
 
@@ -152,13 +149,12 @@ class NeoMemory:
 
     def _send_away(self, wanted_bytes: float, kept: set[str]) -> None:
         """Take weights off the card until ``wanted_bytes`` are free: first from the model that has fewest there."""
-        if self.rules.stays:
-            return
+        rules = self.rules.kept
         for item in sorted(self.loaded, key=_offloaded_first):
-            missing_bytes = wanted_bytes - self.free_bytes()
+            missing_bytes = item.on_device_bytes if rules.all_leave else wanted_bytes - self.free_bytes()
             if missing_bytes < 0:
                 return
-            if item.model.name in kept:
+            if item.model.name in kept or item.model.name in rules.stays:
                 continue
             place = self.loaded.index(item)
             left_bytes = item.on_device_bytes - int(missing_bytes)
@@ -167,10 +163,10 @@ class NeoMemory:
     def _part_that_fits(self, model: Model, free_bytes: int, least_bytes: float) -> int:
         """Return how much of ``model`` comes on the card; in part, room is kept for the layer that is swapped in."""
         rules = self.rules
-        if rules.stays:
-            return model.size_bytes
         if rules.fully_swapped:
             return 0
+        if rules.kept.whole:
+            return model.size_bytes
         guaranteed = min(free_bytes * rules.weights_ratio, free_bytes - rules.minimum_bytes)
         room_bytes = int(max(0, free_bytes - least_bytes, guaranteed))
         if room_bytes >= model.size_bytes:
@@ -183,7 +179,7 @@ def neo_decides(
 ) -> tuple[Decided, ...]:
     """Return for each work what Neo has on the card then, for one generation on a card it finds empty."""
     memory = NeoMemory(empty_bytes, rules_of(request))
-    memory.loaded = idle_models(request)
+    memory.loaded = there_at_first(request, weights, memory.rules.kept)
     decided = []
     for work in works:
         memory.empty_bytes = empty_bytes - staying_bytes(work)
@@ -212,8 +208,6 @@ def _decide(request: Request, work: Work, weights: ModelWeights, memory: NeoMemo
     if isinstance(work.component, Addon):
         return _decide_addon(request, work, weights, memory)
     component = work.part
-    if work.worker == "text_encoders" and memory.rules.text_on_cpu:
-        return work, component, (*parts_of(memory.loaded), *work.held)
     if work.worker in ("unet", "controlnet"):
         need_bytes = denoise_estimate_bytes(component, 2 * component.batch)
         memory.load(models_of(request, work, weights), need_bytes, need_bytes // 2)

@@ -12,9 +12,11 @@ from lib_vram.estimate.flags import (
     lacks_fused_attention,
     of_forge_line,
     offload_mode,
+    set_conf,
     unet_dtype,
     vae_dtype,
 )
+from lib_vram.estimate.launched import flag_notes
 from lib_vram.estimate.named import detector_network, runs_a_network, upscaler_network
 from lib_vram.estimate.references import TAKES_REFERENCES
 from lib_vram.estimate.residency import CONTEXT_HIGH_BYTES, CONTEXT_LOW_BYTES, Placed
@@ -65,6 +67,7 @@ def _forge_notes(
         yield say("estimate.forge_swaps", host=TITLES[request.host])
     if request.batch_cond_uncond and request.uses_cfg and any(_is_halved(item) for item in placed):
         yield say("estimate.forge_halves", host=TITLES[request.host])
+    yield from flag_notes(request, swaps=any("swap" in dict(item.resident) for item in placed))
 
 
 def _is_halved(item: Placed) -> bool:
@@ -104,9 +107,9 @@ def _general_notes(request: Request, placed: tuple[Placed, ...]) -> Iterator[Mes
 
 
 def _allocator_notes(request: Request) -> Iterator[Message]:
-    conf = AllocatorConf.parse(request.alloc_conf)
+    conf = AllocatorConf.parse(set_conf(request))
     if conf.stream_ordered:
-        yield say("estimate.alloc_conf_pool", conf=request.alloc_conf)
+        yield say("estimate.alloc_conf_pool", conf=set_conf(request))
     if conf.expandable and request.system.platform == "windows":
         yield say("estimate.expandable_ignored")
     elif conf.expandable and request.system.platform is None:

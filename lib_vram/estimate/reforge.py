@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from lib_vram.estimate.flags import has_flag
 from lib_vram.estimate.forge import (
     MODEL_FACTOR,
     Decided,
@@ -20,13 +19,14 @@ from lib_vram.estimate.forge import (
     Model,
     before_bytes,
     halved,
-    idle_models,
     least_held_bytes,
     models_of,
     parts_of,
     staying_bytes,
+    there_at_first,
     vae_estimate_bytes,
 )
+from lib_vram.estimate.launched import AS_USUAL, Launched, launched
 from lib_vram.estimate.neo import MINIMUM_BYTES, OTHER_MAKERS, WEIGHTS_RATIO, reserved_by_flag
 from lib_vram.estimate.timeline import LATENT_FACTOR, dtype_bytes
 from lib_vram.estimate.weights import ModelWeights
@@ -59,20 +59,19 @@ class Rules:
     reserved_bytes: int
     weights_ratio: float
     fully_swapped: bool
-    whole: bool
-    """``--always-high-vram``, ``--always-gpu``: every model is loaded whole."""
+    kept: Launched = AS_USUAL
 
 
 def rules_of(request: Request) -> Rules:
     """Return the rules for ``request``."""
-    reserved = reserved_by_flag(request)
+    reserved, kept = reserved_by_flag(request), launched(request)
     off_nvidia = any(name in request.device.name.lower() + " " for name in OTHER_MAKERS)
     return Rules(
         minimum_bytes=max(MINIMUM_BYTES + reserved, request.forge.inference_memory_bytes),
         reserved_bytes=reserved,
         weights_ratio=WEIGHTS_RATIO if off_nvidia else 0.0,
-        fully_swapped=request.forge.never_oom_unet or has_flag(request, "--always-no-vram"),
-        whole=has_flag(request, "--always-high-vram") or has_flag(request, "--always-gpu"),
+        fully_swapped=request.forge.never_oom_unet or kept.swapped,
+        kept=kept,
     )
 
 
@@ -115,10 +114,11 @@ class ReforgeMemory:
             self.loaded, key=lambda item: (item.on_device_bytes - item.model.size_bytes, item.model.size_bytes)
         )
         for item in order:
-            missing_bytes = wanted_bytes - self.free_bytes()
+            rules = self.rules.kept
+            missing_bytes = item.on_device_bytes if rules.all_leave else wanted_bytes - self.free_bytes()
             if missing_bytes < 0:
                 return
-            if item.model in kept:
+            if item.model in kept or item.model.name in rules.stays:
                 continue
             place = self.loaded.index(item)
             left_bytes = item.on_device_bytes - int(missing_bytes)
@@ -127,10 +127,10 @@ class ReforgeMemory:
     def _part_that_fits(self, model: Model, loaded_bytes: int, free_bytes: int, wanted_bytes: float) -> int:
         """Return how much of ``model`` is on the card then; what was there stays. ``free_bytes``: without it."""
         rules = self.rules
-        if rules.whole:
-            return model.size_bytes
         if rules.fully_swapped:
             return loaded_bytes
+        if rules.kept.whole:
+            return model.size_bytes
         guaranteed = min(free_bytes * rules.weights_ratio, free_bytes - rules.minimum_bytes)
         room_bytes = int(max(LEAST_PART_BYTES, free_bytes - wanted_bytes, guaranteed))
         return min(model.size_bytes, max(loaded_bytes, room_bytes))
@@ -141,7 +141,7 @@ def reforge_decides(
 ) -> tuple[Decided, ...]:
     """Return for each work what reForge has on the card then, for one generation on a card it finds empty."""
     memory = ReforgeMemory(empty_bytes, rules_of(request))
-    memory.loaded = idle_models(request)
+    memory.loaded = there_at_first(request, weights, memory.rules.kept)
     decided = []
     for work in works:
         memory.empty_bytes = empty_bytes - staying_bytes(work)

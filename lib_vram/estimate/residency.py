@@ -23,7 +23,14 @@ from functools import cached_property
 
 from lib_vram.estimate.classic import classic_decides, classic_least
 from lib_vram.estimate.controls import WHOLE_NETS, control_bytes
-from lib_vram.estimate.flags import OffloadMode, compute_dtype, host_tiles, lacks_fused_attention, offload_mode
+from lib_vram.estimate.flags import (
+    OffloadMode,
+    compute_dtype,
+    host_tiles,
+    lacks_fused_attention,
+    offload_mode,
+    set_conf,
+)
 from lib_vram.estimate.forge import Decided, forge_decides, forge_least
 from lib_vram.estimate.neo import neo_decides, neo_least
 from lib_vram.estimate.references import with_references
@@ -171,7 +178,7 @@ def available_bytes(request: Request) -> int:
     A memory fraction is PyTorch's own limit, which does not count the context.
     """
     total = request.device.total_bytes
-    allowed = AllocatorConf.parse(request.alloc_conf).allowed_bytes(total)
+    allowed = AllocatorConf.parse(set_conf(request)).allowed_bytes(total)
     left = total - request.device.used_by_others_bytes
     return max(0, left if allowed == total else min(left, allowed + CONTEXT_BYTES))
 

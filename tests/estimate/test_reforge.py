@@ -6,6 +6,7 @@ import pytest
 
 from lib_vram.estimate.estimator import estimate
 from lib_vram.estimate.forge import Model
+from lib_vram.estimate.launched import Launched
 from lib_vram.estimate.reforge import LEAST_PART_BYTES, ReforgeMemory, Rules, denoise_estimate_bytes, rules_of
 from lib_vram.physics.component import Component
 from lib_vram.plan.search import make_plan
@@ -22,8 +23,8 @@ def a_request(**fields):
 
 
 def a_memory(empty_bytes, **fields):
-    rules = Rules(**({"minimum_bytes": GIB, "reserved_bytes": 0, "weights_ratio": 0.0, "fully_swapped": False,
-                      "whole": False} | fields))  # fmt: skip
+    rules = Rules(**({"minimum_bytes": GIB, "reserved_bytes": 0, "weights_ratio": 0.0, "fully_swapped": False}
+                     | fields))  # fmt: skip
     return ReforgeMemory(empty_bytes, rules)
 
 
@@ -93,7 +94,9 @@ def test_outside_nvidia_weights_eat_into_the_reserve():
     assert loaded(memory) == {"unet": int(1.6 * GIB)}
 
 
-@pytest.mark.parametrize(("switch", "resident"), [({"fully_swapped": True}, 0), ({"whole": True}, 9 * GIB)])
+@pytest.mark.parametrize(
+    ("switch", "resident"), [({"fully_swapped": True}, 0), ({"kept": Launched(whole=True)}, 9 * GIB)]
+)
 def test_the_flags_for_none_and_for_all_of_the_weights(switch, resident):
     memory = a_memory(4 * GIB, **switch)
     memory.load((a_model("unet", 9 * GIB),))

@@ -24,11 +24,20 @@ FLAGS = {
         "--opt-split-attention",
         "--api",
     ],
-    "forge": ["--all-in-fp32", "--vae-in-fp32", "--attention-split", "--api"],
-    "neo": ["--force-fp32", "--fp32-vae", "--highvram", "--gpu-only", "--novram", "--api"],
-    "reforge": ["--always-high-vram", "--always-no-vram", "--unet-in-fp8-e4m3fn", "--fp32-unet", "--attention-quad"],
+    "forge": [
+        "--all-in-fp32", "--vae-in-fp32", "--attention-split", "--always-high-vram", "--always-gpu",
+        "--always-low-vram", "--always-offload-from-vram", "--cuda-malloc", "--api",
+    ],
+    "neo": [
+        "--force-fp32", "--fp32-vae", "--highvram", "--gpu-only", "--novram", "--lowvram", "--disable-smart-memory",
+        "--expandable-segments", "--api",
+    ],
+    "reforge": [
+        "--always-high-vram", "--always-no-vram", "--unet-in-fp8-e4m3fn", "--fp32-unet", "--attention-quad",
+        "--disable-smart-memory",
+    ],
     "classic": ["--always-high-vram", "--always-gpu", "--always-no-vram", "--unet-in-bf16", "--vae-in-fp32"],
-}
+}  # fmt: skip
 
 
 def sdxl(host="a1111", gib=8, **changes):
@@ -53,6 +62,35 @@ def test_what_is_slow_is_advised_only_where_nothing_quicker_is_enough():
     assert "+ --lowvram" not in names(sdxl(gib=8))
     assert names(sdxl(gib=5))[0] == "+ --lowvram"
     assert names(sdxl("neo", 6, host_args=["--highvram"])) == ["− --highvram"]
+
+
+@pytest.mark.parametrize(
+    ("host", "flag"),
+    [
+        ("forge", "--always-high-vram"), ("forge", "--always-gpu"), ("reforge", "--always-high-vram"),
+        ("classic", "--always-gpu"), ("neo", "--gpu-only"),
+    ],
+)  # fmt: skip
+def test_a_flag_that_keeps_models_is_taken_away_where_they_are_too_large(host, flag):
+    found = advise(sdxl(host, 6, host_args=[flag]), physics=physics)
+    assert found[0].name == f"− {flag}" and found[0].after.verdict in ("fits", "tight")
+
+
+@pytest.mark.parametrize(
+    ("host", "flag"),
+    [
+        ("forge", "--always-no-vram"), ("forge", "--always-low-vram"), ("classic", "--always-offload-from-vram"),
+        ("reforge", "--disable-smart-memory"), ("neo", "--lowvram"), ("neo", "--disable-smart-memory"),
+    ],
+)  # fmt: skip
+def test_a_flag_that_moves_models_is_taken_away_where_all_fits_without(host, flag):
+    found = advise(sdxl(host, 24, host_args=[flag]), physics=physics)
+    assert [item.name for item in found] == [f"− {flag}"] and found[0].changes[0].kind == "quicker"
+
+
+def test_the_drivers_own_pool_has_no_settings_to_advise():
+    request = sdxl("forge", 6, host_args=["--cuda-malloc"])
+    assert all(change.conf is None for change in changes_for(request))
 
 
 def test_other_models_get_the_flag_that_is_not_for_sdxl():
