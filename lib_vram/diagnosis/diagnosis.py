@@ -89,16 +89,24 @@ def diagnose(text: str | bytes, context: Context | None = None) -> Diagnosis:
 
 def _first(log: Log, hits: list[Hit]) -> Hit | None:
     """Return the first real cause: by tier and then by place, unless the very next lines say that the run went on."""
-    retried = {hit.fragment.kind: hit for hit in reversed(hits) if hit.fragment.tier == WENT_ON}
     ranked = sorted(hits, key=lambda hit: (hit.fragment.tier, hit.order))
     for hit in ranked[:8]:
-        after = retried.get(hit.fragment.kind)
-        if after is None or hit.fragment.recovered:
-            return hit
-        lines = log.window(log.place_of(hit))[1].lower().splitlines()[1:4]
-        if not any(after.line.decode("utf-8", "replace").strip() in line for line in lines):
+        if hit.fragment.recovered or not _went_on(log, hit, hits):
             return hit
     return ranked[0] if ranked else None
+
+
+def _went_on(log: Log, hit: Hit, hits: list[Hit]) -> bool:
+    """Whether the lines after the failure ``hit`` say that it was tried otherwise, and that did not fail too."""
+    alike = [item for item in hits if item.fragment.kind == hit.fragment.kind]
+    retries = [item for item in alike if item.fragment.tier == WENT_ON]
+    if not retries:
+        return False
+    lines = log.window(log.place_of(hit))[1].lower().splitlines()[1:4]
+    if not any(retries[0].line.decode("utf-8", "replace").strip() in line for line in lines):
+        return False
+    rest = log.after_the_last([item.line for item in retries[:8]])
+    return not any(item.line in rest for item in alike[:50] if not item.fragment.recovered)
 
 
 def _diagnosis(log: Log, first: Hit, hits: list[Hit], context: Context) -> Diagnosis:

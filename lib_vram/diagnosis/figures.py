@@ -37,6 +37,7 @@ GRAMMARS: tuple[Grammar, ...] = (
     Grammar("requested", rf"tried to allocate ({NUMBER})(?! ?[kmgtb])", unit=_BYTES),
     Grammar("requested", rf"could not allocate tensor with {SIZE}"),
     Grammar("requested", rf"\brequested ?: {SIZE}"),
+    Grammar("requested", rf"allocation: requested {SIZE}"),
     Grammar(
         "requested", rf"(?:failed|unable) to allocate [\d.]{{1,20}}[kmgt]i?b? \(({NUMBER})(?: bytes)\)", unit=_BYTES
     ),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -71,6 +72,12 @@ class Log:
         place = small.find(b"\n" + hit.line)
         return place + 1 if place >= 0 else max(0, small.find(hit.line))
 
+    def after_the_last(self, lines: Sequence[bytes]) -> bytes:
+        """Return what follows the last of ``lines``, which are in small letters, as far as is handed on."""
+        small = self.content.lower()
+        place = max((small.rfind(line) for line in lines), default=-1)
+        return small[place + 1 : place + 1 + BEFORE_BYTES] if place >= 0 else b""
+
     def window(self, place: int, before: int = BEFORE_BYTES, after: int = AFTER_BYTES) -> tuple[str, str]:
         """Return the text before ``place`` and from there on, without the colours of a console."""
         return _clean(self.content[max(0, place - before) : place]), _clean(self.content[place : place + after])
@@ -95,6 +102,10 @@ class _Test:
         return self.pattern is None or self.pattern.search(text) is not None
 
 
+_BLOCK = b"\xe2\x96"
+"""How the signs of which a progress bar is drawn begin (U+2580 and on)."""
+SHORTEST_LINE = 24
+"""Bytes: what is shorter before a progress bar is its name and its percentage."""
 _EMPTY_LINES = re.compile(rb"\n{2,}")
 _COLOUR = re.compile(r"\x1b\[[0-9;?]{0,16}[A-Za-z]")
 
@@ -173,7 +184,9 @@ def _alike_once(lines: list[bytes], most_bytes: int) -> list[bytes]:
     kept: dict[bytes, bytes] = {}
     for line in lines:
         if (b"it/s" in line or b"s/it" in line) and b"=nan" not in line:
-            continue
+            line, bar, _ = line.partition(_BLOCK)  # what stood on the console's line before the bar was drawn over it
+            if not bar or len(line) < SHORTEST_LINE:
+                continue
         bare = line.translate(None, b"0123456789")
         if len(bare) != len(line) and (
             b"error" in bare or b"errno" in bare or b"code" in bare or b"exit" in bare or b"xid" in bare

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import time
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,7 @@ FOUND = _MODULE.FOUND
 
 GIB = 1024**3
 MIB = 1024**2
+UNITS = {"bytes": 1, "KiB": 1024, "MiB": MIB, "GiB": GIB, "MB*": MIB, "GB*": GIB}
 PLAIN = (
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {requested}. GPU 0 has a total capacity of "
     "{capacity} of which {free} is free. Of the allocated memory {allocated} is allocated by PyTorch, and "
@@ -53,6 +56,28 @@ def test_a_text_that_was_found_later_is_read_as_a_careful_reader_reads_it(kinds,
     said = {name: value for name, value in found.numbers.to_dict().items() if value is not None}
     said.pop("process_bytes", None)
     assert figures is None or said == figures
+
+
+def forum_texts(path=Path(__file__).with_name("forum_texts.txt")):
+    """Read the texts of the file, which says itself how it is written: answers of four parts, and the text."""
+    blocks = re.split(r"(?m)^= ", re.sub(r"(?m)^# .*\n", "", path.read_text(encoding="utf-8")))[1:]
+    for block in blocks:
+        answer, _, text = block.partition("\n")
+        yield *([part.strip() for part in answer.split(";")] + 3 * [""])[:4], text.strip("\n")
+
+
+@pytest.mark.parametrize(("kinds", "causes", "figures", "agreement", "text"), list(forum_texts()))
+def test_a_text_of_a_forum_is_read_as_a_careful_reader_reads_it(kinds, causes, figures, agreement, text):
+    found = diagnose(text)
+    went_on = found.recovered and found.kind != "slow_spill"
+    assert ("*" if went_on else "") + found.kind in kinds.split(" or ")
+    assert not causes or found.cause in causes.split(" or ")
+    assert not agreement or found.contradictory is (agreement == "contradictory")
+    named = [figure.split() for figure in figures.split(", ") if figure]
+    said = {f"{name}_bytes": round(Decimal(number) * UNITS[unit]) for name, number, unit in named}
+    numbers = {name: value for name, value in found.numbers.to_dict().items() if value is not None}
+    assert {**numbers, **said} == numbers
+    assert numbers.keys() - {"reserved_bytes", "process_bytes"} <= said.keys()  # these two may follow from the others
 
 
 @pytest.mark.parametrize(
