@@ -1,12 +1,17 @@
 """Runs the Lab for a long time: mixed generations with failures, interrupts, reloads, restarts and other checkpoints.
 
-    python tools/soak.py                      2,000 generations on a card that holds more than is computed
+    python tools/soak.py                      2,000 generations on a machine that takes more than is computed
     python tools/soak.py --runs 200 --seed 7  another, shorter one
     python tools/soak.py --json               one JSON object on stdout
     python tools/soak.py --document           writes the figures into docs/reliability.md
 
-Everything is drawn from the seed; the card is virtual, so no GPU is needed. Exit status 1 when something leaked, a
-picture was lost, or a verdict was wrong after the first fault of its kind.
+Everything is drawn from the seed; the card is virtual (``soak_card.py``), so no GPU is needed. Exit status 1 when
+something leaked, a picture was lost, or a verdict was wrong after the first fault of its kind.
+
+A *kind* is a phase with its model, types, attention and tiling on one machine (card, driver, flags, …), as lessons are
+kept by. Its *first fault* is the first run that was said to run, after whatever the guard had changed, and ran out in
+that phase, while no other program took memory and memory was not in pieces. A verdict is *wrong* after that when
+another run is said to run and runs out in a phase of the same kind in the same way.
 """
 
 from __future__ import annotations
@@ -26,7 +31,7 @@ import tracemalloc
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -36,25 +41,21 @@ sys.path.insert(0, str(ROOT))
 
 from PIL import Image  # noqa: E402
 
-from lib_vram.errors import DeviceOutOfMemory  # noqa: E402
 from lib_vram.estimate import estimator  # noqa: E402
 from lib_vram.estimate.residency import CONTEXT_BYTES  # noqa: E402
-from lib_vram.estimate.simulate import PhaseOutOfMemory, PhaseRun, error_text, simulate_steps  # noqa: E402
+from lib_vram.guard import learned  # noqa: E402
 from lib_vram.guard.guard import Guard  # noqa: E402
 from lib_vram.host.lab import CHECKPOINTS, LabHost  # noqa: E402
 from lib_vram.lab import rescue, run  # noqa: E402
-from lib_vram.learning.lessons import kind_in  # noqa: E402
+from lib_vram.learning.lessons import kind_of  # noqa: E402
+from lib_vram.learning.record import Run  # noqa: E402
 from lib_vram.request import Request  # noqa: E402
 from lib_vram.units import GIB, MIB  # noqa: E402
+from tools.soak_card import Broken, Machine  # noqa: E402
 
-RUNS = 2000
+GENERATIONS = 2000
+RUNS = ("fits", "tight")
 SEED = 20260101
-HELD_BYTES = 320 * MIB
-"""What the virtual driver holds beyond what is computed: the machine on which every first estimate is too low."""
-DECODE_SHARE = 0.15
-"""Of the computed activations of the VAE decode: what its kernels take beyond them on this machine."""
-NOISE = 0.004
-"""Standard deviation of a phase's peak from run to run, as a share."""
 WARM_SHARE = 0.25
 """Of the runs, after which the first look for leaks is taken: by then everything that is loaded once is loaded."""
 DOCUMENT = ROOT / "docs" / "reliability.md"
@@ -70,12 +71,15 @@ LEAK_OBJECTS = 20_000
 
 CARDS = (8, 12)
 SIZES = ((512, 512), (512, 768), (768, 768), (832, 1216), (1024, 1024), (1152, 896), (1024, 1536))
-EVENTS = {"generate": 78, "error": 4, "squeeze": 5, "interrupt": 5, "reload": 3, "restart": 1, "free": 4}
-"""How often, in parts. ``squeeze``: another program takes memory in mid-run. The rest is a run with its usual end."""
-
-
-class Broken(RuntimeError):
-    """A fault that has nothing to do with memory, as an extension's."""
+EDGE_SHARE = 0.5
+"""Of the forms, those with the largest batch that is said to run: people use what they have."""
+MOST_BATCH = 24
+EVENTS = {
+    "generate": 72, "error": 4, "squeeze": 4, "pieces": 3, "interrupt": 4, "skip": 3, "reload": 3, "restart": 2,
+    "update": 0.5, "free": 4,
+}  # fmt: skip
+"""How often, in parts. ``squeeze``: another program takes memory in mid-run; ``pieces``: it lies in pieces; ``update``:
+another driver, with other deviations. The rest is a run with its usual end."""
 
 
 @dataclass
@@ -90,10 +94,12 @@ class Tally:
     first_unrescued: int = 0
     wrong_after_first: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
-    cautious: int = 0
-    """Runs that were said not to fit and fitted: computed with a margin, or learned from a failure."""
+    kinds: set[str] = field(default_factory=set)
+    """All kinds that have run."""
     faults: set[str] = field(default_factory=set)
-    known_verdicts: int = 0
+    """Kinds that have run out though they were said to run."""
+    after_first: Counter[str] = field(default_factory=Counter)
+    """What was said of runs with a kind that had failed before, and what came of it."""
 
 
 @dataclass(frozen=True)
@@ -123,8 +129,8 @@ class Report:
     first_unrescued: int
     """Of these, those of which nothing came: nothing smaller was left to try."""
     wrong_after_first: list[str]
-    cautious: int
-    verdicts: int
+    kinds: int
+    after_first: dict[str, int]
     left_open: list[str]
     warm: Look
     end: Look
@@ -151,84 +157,36 @@ class Report:
         return found
 
 
-class Card:
-    """The virtual card of a machine that differs from what is computed, and what happens on it in mid-run."""
-
-    def __init__(self, chance: random.Random) -> None:
-        self._chance = chance
-        self.event = "generate"
-
-    def steps(self, request: Request) -> Iterator[PhaseRun]:
-        """Run ``request`` as :func:`simulate_steps`, on a card whose driver holds more."""
-        others = request.device.used_by_others_bytes
-        device = replace(request.device, used_by_others_bytes=min(request.device.total_bytes, others + HELD_BYTES))
-        event, self.event = self.event, "generate"  # a second try finds the memory free again
-        breaks_in = self._chance.choice(("sampling", "vae_decode"))
-        for phase in self._heavier(request, device):
-            if phase.name == breaks_in and event == "error":
-                raise Broken("an extension's own fault")
-            if phase.name == breaks_in and event == "squeeze":
-                raise _squeezed(request, phase)
-            yield self._measured(request, phase)
-
-    def _measured(self, request: Request, phase: PhaseRun) -> PhaseRun:
-        """Return what ``phase`` took here; it runs out where that is more than there is."""
-        off = 1 + self._chance.gauss(0, NOISE)
-        more = _decode_bytes(request) if phase.name == "vae_decode" else 0
-        allocated, reserved = (
-            int(size_bytes * off) + more for size_bytes in (phase.allocated_peak_bytes, phase.reserved_peak_bytes)
-        )
-        room = request.device.total_bytes - request.device.used_by_others_bytes - CONTEXT_BYTES - HELD_BYTES
-        if allocated > room:
-            fault = DeviceOutOfMemory(
-                requested_bytes=allocated - room + MIB, limit_bytes=room, allocated_bytes=room - MIB,
-                reserved_bytes=room,
-            )  # fmt: skip
-            raise PhaseOutOfMemory(fault, phase.name, room, error_text(request, fault))
-        return replace(phase, allocated_peak_bytes=allocated, reserved_peak_bytes=min(reserved, room))
-
-    @staticmethod
-    def _heavier(request: Request, device: Any) -> Iterator[PhaseRun]:
-        try:
-            yield from simulate_steps(request.replace(device=device))
-        except PhaseOutOfMemory as error:
-            # To the process the driver's part looks like its own: torch says what is left, not who holds it.
-            raise PhaseOutOfMemory(error, error.phase, error.peak_bytes, error_text(request, error)) from None
-
-
-def _decode_bytes(request: Request) -> int:
-    """Return what the VAE's kernels take beyond what is computed."""
-    phases = estimator.estimate(request).phases
-    return int(DECODE_SHARE * next((phase.floor_bytes for phase in phases if phase.name == "vae_decode"), 0))
-
-
-def _squeezed(request: Request, phase: PhaseRun) -> PhaseOutOfMemory:
-    """Return the failure of a phase whose memory another program has just taken."""
-    fault = DeviceOutOfMemory(requested_bytes=256 * MIB, limit_bytes=0, allocated_bytes=0, reserved_bytes=0)
-    held_gib = (CONTEXT_BYTES + phase.reserved_peak_bytes) / GIB / 2
-    text = (
-        "CUDA out of memory. Tried to allocate 256.00 MiB. GPU 0 has a total capacity of "
-        f"{request.device.total_bytes / GIB:.2f} GiB of which 12.00 MiB is free. Including non-PyTorch memory, this "
-        f"process has {held_gib:.2f} GiB memory in use."
-    )
-    return PhaseOutOfMemory(fault, phase.name, 0, text)
-
-
 class Soak:
     """One soak: a Lab, its data folder, and the random choices."""
 
     def __init__(self, folder: Path, seed: int) -> None:
         self._folder = folder
         self._chance = random.Random(seed)
-        self.card = Card(self._chance)
+        self.machine = Machine(self._chance)
+        self.machine.noticed = self._noticed
+        self.skips = False
         self.tally = Tally()
+        self._updates = 0
+        self._last_at = 0.0
         self.guard = self._started()
 
     def _started(self) -> Guard:
-        guard = Guard(LabHost(mode="fix"))
+        host = LabHost(mode="fix")
+        driver = str(self._updates)
+        vars(host)["version"] = lambda: driver  # what makes it another machine in the file of runs
+        guard = Guard(host)
         guard.start()
         guard.learned.open(self._folder)
+        recorder = guard.learned.recorder
+        measured, tells = recorder.measured, self.machine.tells_held
+        vars(recorder)["measured"] = lambda name, peak, held: measured(name, peak, held if tells else None)
+        run.CONTEXT_BYTES = CONTEXT_BYTES + self.machine.held_bytes
         return guard
+
+    def _noticed(self, others_bytes: int) -> None:
+        at_work = self.guard.learned.recorder._open
+        at_work.others_bytes = at_work.request.device.used_by_others_bytes + others_bytes
 
     def steps(self, count: int) -> None:
         """Do the next ``count`` things."""
@@ -242,30 +200,56 @@ class Soak:
         if event == "reload":
             self.guard.stop()
             self.guard.start()
-        elif event == "restart":
-            self._restart()
+        elif event in ("restart", "update"):
+            self._restart(event)
         elif event == "free":
             self.guard.host.free(self._chance.choice(("cache", "models")))
         self._generate(event)
 
-    def _restart(self) -> None:
+    def _restart(self, event: str) -> None:
         self.guard.stop()
         self.guard.learned.recorder.close()
+        if event == "update":
+            self._updates += 1
+            self.machine.renew()
         self.guard = self._started()
 
     def _generate(self, event: str) -> None:
         form, argument = self._form(), self._chance.choice(("", "", "run", "fix"))
-        check = self.guard.check_form("txt2img", form)
-        self.tally.known_verdicts += check.estimate.verdict != "unknown"
-        self.card.event = event if event in ("error", "squeeze") else "generate"
+        if self._chance.random() < EDGE_SHARE:
+            form["batch_size"] = self._edge(form)
+        request = self.guard.host.request_from_form("txt2img", form)
+        self.machine.event = event if event in ("error", "squeeze", "pieces") else "generate"
+        self.skips = event == "skip"
         steps = run.generate(self.guard, "txt2img", form, argument, "en")
-        stop_after = self._chance.randint(1, 3) if event == "interrupt" else None
-        last = _last(steps, stop_after)
-        if stop_after is not None:
-            self.tally.outcomes["interrupted"] += 1
-        else:
-            self._note(event, argument, check, last)
+        last = _last(steps, self._chance.randint(1, 3) if event == "interrupt" else None)
         self.guard.learned.recorder.settle()
+        kept = self._kept()
+        if event == "interrupt":
+            self.tally.outcomes["interrupted"] += 1
+        elif last is None or event == "error":
+            self.tally.outcomes["other error"] += 1
+        else:
+            said_to_run = kept is not None and kept.verdict in RUNS
+            self._note(event, request, last, is_new=self._followed(event, kept), said_to_run=said_to_run)
+
+    def _kept(self) -> Run | None:
+        """Return what was kept of the run that has just ended."""
+        (kept,) = self.guard.learned.store.runs(most=1) or (None,)
+        if kept is None or kept.at == self._last_at:
+            return None
+        self._last_at = kept.at
+        return kept
+
+    def _edge(self, form: dict[str, Any]) -> int:
+        """Return the largest batch that is said to run, 1 where none is."""
+        request = self.guard.host.request_from_form("txt2img", form)
+        low, high = 1, MOST_BATCH
+        while low < high:
+            middle = (low + high + 1) // 2
+            runs = self.guard.estimate(request.replace(batch_size=middle)).verdict in RUNS
+            low, high = (middle, high) if runs else (low, middle - 1)
+        return low
 
     def _form(self) -> dict[str, Any]:
         chance = self._chance
@@ -282,39 +266,42 @@ class Soak:
         }  # fmt: skip
         return form
 
-    def _note(self, event: str, argument: str, check: Any, last: Any) -> None:
-        """Compare what was said with what came of it."""
-        tally, said = self.tally, check.estimate.verdict
-        if last is None or event == "error":
-            tally.outcomes["other error"] += 1
-            return
-        asked = check.request.images
+    def _note(self, event: str, request: Request, last: Any, *, is_new: bool, said_to_run: bool) -> None:
+        """Count what came of a run that nobody has stopped."""
+        tally, asked = self.tally, request.images
         if last.images:
-            tally.outcomes["rescued" if "rescued in" in last.infotext_html else "done"] += 1
+            rescued = "rescued in" in last.infotext_html
+            tally.outcomes["rescued" if rescued else "skipped" if event == "skip" else "done"] += 1
             tally.pictures_asked += asked
             tally.pictures_made += len(last.images)
             if len(last.images) != asked:
-                tally.lost.append(f"{len(last.images)} of {asked} pictures: {_about(check.request)}")
-            tally.cautious += said == "wont_fit" and argument == "run" and "rescued in" not in last.infotext_html
-        else:
-            tally.outcomes["out of memory"] += 1
-        ran_out = not last.images or "rescued in" in last.infotext_html
-        is_first = ran_out and said in ("fits", "tight") and event != "squeeze" and self._is_first(check, last)
-        tally.first_unrescued += is_first and not last.images
-        if not last.images and said in ("fits", "tight") and not is_first:
-            tally.lost.append(f"nothing of {asked} pictures ({event}): {_about(check.request)}")
+                tally.lost.append(f"{len(last.images)} of {asked} pictures: {_about(request)}")
+            return
+        tally.outcomes["out of memory"] += 1
+        tally.first_unrescued += is_new
+        if said_to_run and not is_new:
+            tally.lost.append(f"nothing of {asked} pictures ({event}): {_about(request)}")
 
-    def _is_first(self, check: Any, last: Any) -> bool:
-        """Note a run that ran out though it was said to fit: the first of its kind, or one too many."""
-        named = re.search(r"rescued in ([a-z ]+)", last.infotext_html)
-        phase = named[1].strip().replace(" ", "_") if named else str(check.estimate.binding_phase)
-        recorder = self.guard.learned.recorder
-        kind = f"{recorder._machine(check.request).key}|{kind_in(phase, check.request)}"
-        if kind in self.tally.faults:
-            self.tally.wrong_after_first.append(f"{phase}: {_about(check.request)}")
+    def _followed(self, event: str, kept: Run | None) -> bool:
+        """Compare what was said with what came of it; return whether it was the first fault of its kind."""
+        if kept is None:
             return False
-        self.tally.faults.add(kind)
-        self.tally.first_faults += 1
+        tally, said_to_run = self.tally, kept.verdict in RUNS
+        kinds = {f"{kept.machine.key}|{kind_of(record.name, kept.request)}" for record in kept.phases}
+        tally.kinds |= kinds
+        failed = f"{kept.machine.key}|{kind_of(kept.fault.phase, kept.request)}" if kept.fault else None
+        if event in ("squeeze", "pieces"):
+            return False
+        if failed is None or not said_to_run:
+            if kinds & tally.faults and kept.outcome != "stopped":
+                said = "said to run" if said_to_run else "said not to fit"
+                tally.after_first[f"{said}, {'ran out' if failed else 'ran'}"] += 1
+            return False
+        if failed in tally.faults:
+            tally.wrong_after_first.append(f"{kept.fault.phase}: {kept.verdict} {kept.request}")
+            return False
+        tally.faults.add(failed)
+        tally.first_faults += 1
         return True
 
     def left_open(self) -> list[str]:
@@ -379,23 +366,23 @@ def _rss() -> int | None:
 
 
 @contextmanager
-def _on(card: Card) -> Iterator[None]:
-    """Let the Lab run on ``card``, without waiting between phases and with the smallest of pictures."""
+def _on(at_work: Soak) -> Iterator[None]:
+    """Let the Lab run on the soak's machine, without waiting between phases and with the smallest of pictures."""
     with (
         mock.patch.object(run, "SECONDS_A_PHASE", 0),
-        mock.patch.object(run, "CONTEXT_BYTES", CONTEXT_BYTES + HELD_BYTES),
         mock.patch.object(run, "draw", lambda width, height, seed: Image.new("RGB", (8, 8))),
-        mock.patch.object(rescue, "simulate_steps", card.steps),
+        mock.patch.object(rescue, "simulate_steps", at_work.machine.steps),
+        mock.patch.object(learned, "was_stopped", lambda: at_work.skips),
     ):
         yield
 
 
-def soak(runs: int = RUNS, seed: int = SEED, folder: Path | None = None) -> Report:
+def soak(runs: int = GENERATIONS, seed: int = SEED, folder: Path | None = None) -> Report:
     """Return the figures of ``runs`` generations; ``folder`` is where runs are kept, by default a new one."""
     begun = time.perf_counter()
-    with tempfile.TemporaryDirectory() as made:
+    with tempfile.TemporaryDirectory() as made, mock.patch.object(run, "CONTEXT_BYTES", CONTEXT_BYTES):
         at_work = Soak(folder or Path(made), seed)
-        with _on(at_work.card):
+        with _on(at_work):
             traced = min(MOST_TRACED, int(runs * TRACED_SHARE))
             warm_at = max(1, int((runs - traced) * WARM_SHARE))
             at_work.steps(warm_at)
@@ -431,8 +418,8 @@ def _report(done: Soak, runs: int, seed: int, seconds: float, warm: Look, end: L
         events=dict(sorted(tally.events.items())), outcomes=dict(sorted(tally.outcomes.items())),
         pictures_asked=tally.pictures_asked, pictures_made=tally.pictures_made, lost=tally.lost,
         first_faults=tally.first_faults, first_unrescued=tally.first_unrescued,
-        wrong_after_first=tally.wrong_after_first, cautious=tally.cautious,
-        verdicts=tally.known_verdicts, left_open=done.left_open(), warm=warm, end=end,
+        wrong_after_first=tally.wrong_after_first, kinds=len(tally.kinds),
+        after_first=dict(sorted(tally.after_first.items())), left_open=done.left_open(), warm=warm, end=end,
         traced_runs=traced[0], traced_bytes=traced[1],
         kept_runs=len(store.runs(most=10**6)), file_bytes=os.path.getsize(store.path),
     )  # fmt: skip
@@ -441,7 +428,7 @@ def _report(done: Soak, runs: int, seed: int, seconds: float, warm: Look, end: L
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the soak; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--runs", type=int, default=RUNS)
+    parser.add_argument("--runs", type=int, default=GENERATIONS)
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--document", action="store_true", help="write the figures into docs/reliability.md")
@@ -469,9 +456,10 @@ def _table(report: Report) -> list[str]:
         ("How they ended", _counted(report.outcomes)),
         ("Pictures of the runs that ended well", f"{report.pictures_made} of {report.pictures_asked}"),
         ("Other runs said to fit of which nothing came", str(len(report.lost))),
-        ("First faults: said to fit, ran out", f"{report.first_faults} kinds, {report.first_unrescued} not rescued"),
-        ("Said to fit and ran out after the first of the kind", str(len(report.wrong_after_first))),
-        ("Said not to fit, run all the same, and fitted", str(report.cautious)),
+        ("First faults: said to run, ran out",
+         f"{report.first_faults} of {report.kinds} kinds; {report.first_unrescued} of these runs were not rescued"),
+        ("Runs with such a kind after that", _counted(report.after_first)),
+        ("Said to run and ran out after the first fault of the kind", str(len(report.wrong_after_first))),
         (f"Python's own memory over the last {report.traced_runs}", f"{report.traced_bytes / 1024:+.0f} KiB"),
         (f"Objects after {at} and {last}", f"{warm.objects} and {end.objects}"),
         (f"RSS after {at} and {last}", _two(warm.rss_bytes, end.rss_bytes, MIB, "MiB")),

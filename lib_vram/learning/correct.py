@@ -8,7 +8,8 @@ A deviation that was seen at one size may be the same number of bytes at another
 kernel's workspace): the band holds both, and wider the further the size is from those that were seen.
 
 A failure says only where the phase stopped, not what it would have come to. So until a run of its kind has been
-measured, half as much again is counted for it; afterwards what was measured, up to the band's upper end.
+measured, half as much again is counted for it; afterwards what was measured, up to the band's upper end. Where even
+that does not explain the failure, something was missing that PyTorch does not count, and that is counted too.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ LEAST_HALF_SHARE = 0.005
 LACK_SHARE = 1.1
 """Of what a failure shows to be missing: torch says only of the one block that did not fit any more."""
 CAUTION_SHARE = 0.5
-LEAST_CAUTION_BYTES = 256 * MIB
-"""What a phase that has failed is taken to need beyond that, of its activations and at the least, while none of its
-kind has been measured near this size. The soak (``tools/soak.py``) is the test of both."""
+LEAST_CAUTION_BYTES = 384 * MIB
+"""What a phase that has failed is taken to need beyond that, of its activations and at the least, while nothing that
+was measured near this size explains the failure. The soak (``tools/soak.py``) is the test of both."""
 FEW_HALVES = 3
 """With fewer measured runs than make a band, so many of its least half width lie around them."""
 
@@ -115,12 +116,10 @@ def _only_more_held(context: Band | None) -> Band | None:
 def correction(phase: PhaseEstimate, kind: str, lessons: Lessons) -> Correction:
     """Return what ``lessons`` say of ``phase``, which is of the ``kind`` that they are kept by."""
     near = _near(phase.floor_bytes, lessons.observations.get(kind, ()))
-    lacks = lessons.lacks.get(kind, ())
-    lack_bytes = max((0, *(_lacking(phase, lack) for lack in lacks)))
+    lack_bytes = max((0, *(_lacking(phase, lack) for lack in lessons.lacks.get(kind, ()))))
     if not near:
-        if lack_bytes > 0:
-            lack_bytes += max(LEAST_CAUTION_BYTES, int(CAUTION_SHARE * phase.minimum_bytes))
-        return Correction(lack_bytes, lack_bytes, has_failed=lack_bytes > 0)
+        caution_bytes = max(LEAST_CAUTION_BYTES, int(CAUTION_SHARE * phase.minimum_bytes)) if lack_bytes else 0
+        return Correction(lack_bytes + caution_bytes, lack_bytes + caution_bytes, has_failed=lack_bytes > 0)
     offs = [[item.off_bytes for item in near], [_scaled(item.off_bytes, item, phase) for item in near]]
     off = _wider(phase, *(band(values) for values in offs))
     reserved = [item for item in near if item.reserved_off_bytes is not None]
@@ -129,6 +128,8 @@ def correction(phase: PhaseEstimate, kind: str, lessons: Lessons) -> Correction:
         [_scaled(item.reserved_off_bytes or 0, item, phase) for item in reserved],
     ]
     more_bytes = _at_most(phase, offs, off) if kind in lessons.failed else _sure(offs, off)
+    if lack_bytes > max(0, more_bytes):
+        lack_bytes += LEAST_CAUTION_BYTES
     return Correction(
         _at_least(lack_bytes, more_bytes),
         _at_least(lack_bytes, _sure(reserved_offs, _wider(phase, *(band(values) for values in reserved_offs)))),

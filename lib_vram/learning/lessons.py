@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lib_vram.learning.record import Fault, PhaseRecord, Predicted, Run
 from lib_vram.request import Request
+from lib_vram.units import MIB
 
 MOST = 40
 """Runs of one kind that are looked at, the newest: a machine drifts, and more would not be sharper."""
 MOST_FAULTS = 10
 OUTLIVED = 20
 """Whole runs of a kind whose peaks were measured: after so many they know better than a failure that came before."""
+UNSEEN_BYTES = 512 * MIB
+"""So much may still be missing then: what the driver holds, or lies between blocks, is in no peak that is measured."""
 _VAE = frozenset(("vae_decode", "vae_encode", "hires_upscale"))
 _ABOUT = ("family", "weights_dtype", "storage_dtype")
 
@@ -35,8 +38,6 @@ class Lack:
 
     activations_bytes: int
     more_bytes: int
-    needs_bytes: int
-    demand_bytes: int
     since: int = 0
     """How many runs of the kind had been measured by then."""
 
@@ -144,12 +145,16 @@ def _reserved_off(run: Run, record: PhaseRecord, predicted: Predicted) -> int | 
 
 
 def _disproves(run: Run, predicted: Predicted, lack: Lack) -> bool:
-    """Whether ``run`` did what a failure before it said could not be done."""
-    return predicted.needs_bytes >= lack.needs_bytes and run.available_bytes <= lack.demand_bytes
+    """Whether ``run`` did what a failure before it said could not be done: at a smaller size by its share."""
+    share = min(1.0, predicted.floor_bytes / max(1, lack.activations_bytes))
+    return predicted.needs_bytes + lack.more_bytes * share > run.available_bytes
 
 
 def _standing(found: list[Lack], seen: list[Observation]) -> tuple[Lack, ...]:
-    return tuple(lack for lack in found if len(seen) - lack.since < OUTLIVED)[-MOST_FAULTS:]
+    return tuple(
+        replace(lack, more_bytes=min(lack.more_bytes, UNSEEN_BYTES)) if len(seen) - lack.since >= OUTLIVED else lack
+        for lack in found
+    )[-MOST_FAULTS:]
 
 
 def _learn_fault(
@@ -164,6 +169,5 @@ def _learn_fault(
         return set()
     kind = kind_of(fault.phase, run.request)
     since = len(observations.get(kind, ()))
-    lack = Lack(predicted.floor_bytes, more_bytes, predicted.needs_bytes, fault.demand_bytes, since)
-    lacks.setdefault(kind, []).append(lack)
+    lacks.setdefault(kind, []).append(Lack(predicted.floor_bytes, more_bytes, since))
     return {kind}

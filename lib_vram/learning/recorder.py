@@ -125,7 +125,7 @@ class Recorder:
             if at_work is not None and at_work.by_stretch and not at_work.inner and name != at_work.stretch.phase:
                 self._turn(at_work, name, self._read(at_work.index), time.monotonic())
 
-    def measured(self, name: str, peak: Peak, context_bytes: int) -> None:
+    def measured(self, name: str, peak: Peak, context_bytes: int | None) -> None:
         """Take over what a phase took on the virtual card, which measures by itself; the names are the phases' own."""
         now = time.monotonic()
         with self._lock:

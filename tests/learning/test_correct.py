@@ -157,10 +157,12 @@ KIND = kind_in("vae_decode", REQUEST)
 OBSERVATIONS = st.lists(
     st.builds(Observation, st.integers(1, 12 * GIB), SIZES, st.none() | SIZES), max_size=6
 ).map(tuple)  # fmt: skip
-LACKS = st.lists(st.builds(Lack, st.integers(1, 12 * GIB), SIZES, SIZES, SIZES), max_size=3).map(tuple)
+LACKS = st.lists(st.builds(Lack, st.integers(1, 12 * GIB), SIZES), max_size=3).map(tuple)
 LESSONS = st.builds(
-    lambda seen, lacks, contexts: Lessons({KIND: seen}, {KIND: lacks}, tuple(contexts), len(seen)),
-    OBSERVATIONS, LACKS, st.lists(st.integers(0, 2 * GIB), max_size=5),
+    lambda seen, lacks, contexts, failed: Lessons(
+        {KIND: seen}, {KIND: lacks}, tuple(contexts), len(seen), frozenset({KIND} if failed else ())
+    ),
+    OBSERVATIONS, LACKS, st.lists(st.integers(0, 2 * GIB), max_size=5), st.booleans(),
 )  # fmt: skip
 PHASES = st.builds(
     lambda floor, above, more: phase(floor=floor, minimum=floor + above, comfortable=floor + above + more),

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from lib_vram.learning.lessons import MOST, OUTLIVED, Observation, kind_in, kind_of, lessons_of
+from lib_vram.learning.lessons import MOST, OUTLIVED, UNSEEN_BYTES, Observation, kind_in, kind_of, lessons_of
 from lib_vram.learning.record import Fault, kept_of
 from lib_vram.request import ModelSpec, VaeSpec
 from lib_vram.units import GIB, MIB
@@ -64,7 +64,8 @@ def test_a_run_that_was_rescued_teaches_where_it_ran_out_and_nothing_else():
     made = run(record(big, off=-900), is_rescued=True, fault=Fault("vae_decode", 11 * GIB + 1, 11 * GIB))
     lessons = lessons_of([made])
     assert lessons.observations == {}
-    assert lessons.lacks[KIND][0].demand_bytes == 11 * GIB + 1
+    assert lessons.lacks[KIND][0].more_bytes == 11 * GIB + 1 - big.needs_bytes
+    assert lessons.failed == {KIND}
 
 
 def test_a_failure_that_was_foreseen_teaches_nothing():
@@ -82,12 +83,24 @@ def test_a_smaller_run_does_not():
     assert len(lessons.lacks[KIND]) == 1
 
 
-def test_a_failure_is_outlived_by_twenty_runs_whose_peaks_were_measured():
-    small = run(record(phase(floor=1000 * MIB)))
-    assert lessons_of([failed(phase(floor=3000 * MIB)), *[small] * (OUTLIVED - 1)]).lacks
-    assert not lessons_of([failed(phase(floor=3000 * MIB)), *[small] * OUTLIVED]).lacks
-    unmeasured = run(record(phase(floor=1000 * MIB), exact=False))
-    assert lessons_of([failed(phase(floor=3000 * MIB)), *[unmeasured] * 50]).lacks
+def test_after_twenty_measured_runs_a_failure_stands_for_no_more_than_no_peak_shows():
+    big, small = phase(floor=3000 * MIB), run(record(phase(floor=1000 * MIB)))
+    missing = 11 * GIB + 1 - big.needs_bytes
+    for later, expected in (
+        ([small] * (OUTLIVED - 1), missing),
+        ([small] * OUTLIVED, UNSEEN_BYTES),
+        ([run(record(phase(floor=1000 * MIB), exact=False))] * 50, missing),
+    ):
+        (lack,) = lessons_of([failed(big), *later]).lacks[KIND]
+        assert lack.more_bytes == expected
+
+
+def test_a_run_that_had_no_room_for_what_was_said_to_be_missing_takes_the_failure_back():
+    big, near = phase(floor=3000 * MIB), phase(floor=2900 * MIB)
+    for room, stands in ((near.needs_bytes + 100 * MIB, False), (near.needs_bytes + 3000 * MIB, True)):
+        lessons = lessons_of([failed(big), run(record(near), available_bytes=room)])
+        assert bool(lessons.lacks.get(KIND)) == stands
+        assert lessons.failed == {KIND}
 
 
 @pytest.mark.parametrize(
