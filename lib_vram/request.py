@@ -39,6 +39,7 @@ IdleKind = Literal["controlnet", "checkpoint", "upscaler", "interrogator", "face
 LivePreview = Literal["off", "approx", "taesd", "full"]
 Mode = Literal["txt2img", "img2img"]
 ModelVariant = Literal["", "inpaint", "pix2pix"]
+Guidance = Literal["sag", "pag", "freeu"]
 RefinedPass = Literal["first", "second"]
 
 SIZE_LIMITS = (64, 16384)
@@ -64,10 +65,18 @@ _BOUNDS: dict[str, tuple[float, float]] = {
     "hypertile.vae_tile_size": (0, 512),
     "hypertile.swap_size": (0, 64),
     "hypertile.depth": (0, 3),
+    "tiled_diffusion.tile_width": (64, SIZE_LIMITS[1]),
+    "tiled_diffusion.tile_height": (64, SIZE_LIMITS[1]),
+    "tiled_diffusion.overlap": (0, SIZE_LIMITS[1]),
+    "tiled_diffusion.batch": BATCH_LIMITS,
+    "hr_fix.block": (1, 32),
+    "hr_fix.factor": (0.1, 9),
+    "hr_fix.start": (0, 1),
+    "hr_fix.end": (0, 1),
     "device.total_bytes": (1, BYTES_LIMITS[1]),
 }
 
-_LENGTHS = {"controlnets": 32, "text_encoders": 8, "reference_images": 16, "idle_models": 64}
+_LENGTHS = {"controlnets": 32, "text_encoders": 8, "reference_images": 16, "idle_models": 64, "guidance": 8}
 """The hosts have at most 10 units; the work of an estimate grows with the third power of their number."""
 _LENGTH = 1000
 
@@ -201,6 +210,27 @@ class HyperTile:
 
 
 @dataclass(frozen=True)
+class TiledDiffusion:
+    """The UNet in overlapping tiles, ``batch`` of them at a time: MultiDiffusion, Tiled Diffusion. Sizes in pixels."""
+
+    tile_width: int = 768
+    tile_height: int = 768
+    overlap: int = 64
+    batch: int = 4
+    first_pass_only: bool = False
+
+
+@dataclass(frozen=True)
+class HrFix:
+    """Kohya's HR fix: the UNet is smaller by ``factor`` from an input block on, between two parts of the steps."""
+
+    block: int = 3
+    factor: float = 2.0
+    start: float = 0.0
+    end: float = 0.35
+
+
+@dataclass(frozen=True)
 class ReferenceImage:
     """A picture whose latent goes through the model beside the one that is made: Flux Kontext, Qwen-Image-Edit."""
 
@@ -258,6 +288,10 @@ class Request:
     """The side of an upscaler's tile in pixels, 0 for the whole picture at once; ``None`` is the host's setting."""
     token_merging_ratio: float = 0.0
     hypertile: HyperTile | None = None
+    tiled_diffusion: TiledDiffusion | None = None
+    hr_fix: HrFix | None = None
+    guidance: tuple[Guidance, ...] = ()
+    """What Forge's scripts patch into the UNet: Self- and Perturbed-Attention Guidance, FreeU."""
     text_encoders: tuple[TextEncoder, ...] = ()
     reference_images: tuple[ReferenceImage, ...] = ()
     start_picture: ReferenceImage | None = None

@@ -32,6 +32,8 @@ WHOLE: dict[str, Any] = {
     "restore_faces": "codeformer", "upscaler_tile": 192,
     "token_merging_ratio": 0.5,
     "hypertile": {"unet": True, "vae": False, "unet_tile_size": 256, "vae_tile_size": 128, "swap_size": 3, "depth": 3},
+    "tiled_diffusion": {"tile_width": 768, "tile_height": 1024, "overlap": 64, "batch": 4, "first_pass_only": True},
+    "hr_fix": {"block": 3, "factor": 2.0, "start": 0.0, "end": 0.35}, "guidance": ["sag", "freeu"],
     "text_encoders": [{"name": "clip_g", "dtype": "fp8", "device": "cpu", "checkpoint": None}],
     "reference_images": [{"width": 1024, "height": 768}], "idle_models": [{"kind": "checkpoint", "bytes": 1000}],
     "forge": {"inference_memory_bytes": 1073741824, "never_oom_vae": False, "never_oom_unet": False},

@@ -10,6 +10,7 @@ from lib_vram.errors import NotReady
 from lib_vram.estimate.flags import of_forge_line, runs_on
 from lib_vram.estimate.hires_model import of_first_model
 from lib_vram.estimate.notes import later_notes, notes_on
+from lib_vram.estimate.patched import with_fewest_tiles
 from lib_vram.estimate.physics import COMPUTED, Physics
 from lib_vram.estimate.physics import forget as forget_physics
 from lib_vram.estimate.refiner import all_placed
@@ -79,6 +80,7 @@ def could_fit(request: Request, physics: Physics = COMPUTED) -> bool:
     weights = weights_of(request)
     if weights is None:
         return False
+    request = with_fewest_tiles(request)
     works = of_first_model(request, timeline(request))
     room = available_bytes(request)
     for work, resident_bytes in zip(works, least_bytes(request, works, weights), strict=True):

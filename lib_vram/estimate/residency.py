@@ -33,6 +33,7 @@ from lib_vram.estimate.flags import (
 )
 from lib_vram.estimate.forge import Decided, forge_decides, forge_least
 from lib_vram.estimate.neo import neo_decides, neo_least
+from lib_vram.estimate.patched import enlarged, in_tiles
 from lib_vram.estimate.references import with_references
 from lib_vram.estimate.reforge import reforge_decides, reforge_least
 from lib_vram.estimate.result import PhaseName
@@ -138,13 +139,13 @@ def place(request: Request, works: tuple[Work, ...], weights: ModelWeights) -> t
 
 
 def as_computed(request: Request, component: Working) -> Working:
-    """Return ``component`` as it runs, where the host's own figures do not look at it: references, the GPU's kernels.
+    """Return ``component`` as it runs, where the host's own figures do not look: references, tiles, the GPU's kernels.
 
     Our decode in tiles takes a bounded number of queries at a time on every device.
     """
     if isinstance(component, Addon):
         return component
-    component = with_references(request, component)
+    component = in_tiles(request, enlarged(request, with_references(request, component)))
     ours = component.tile is not None and not host_tiles(request)
     if lacks_fused_attention(request) and component.attention == "sdpa" and not ours:
         component = replace(component, attention="math")

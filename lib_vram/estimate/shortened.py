@@ -1,8 +1,4 @@
-"""Token merging and HyperTile: what makes self-attention look at fewer tokens, in the hosts that have it.
-
-Kohya's HR fix is not here: it shrinks the deeper levels for the first steps only, and the steps after it need what
-they need without it, so that a generation's peak is the same.
-"""
+"""Token merging and HyperTile: what makes self-attention look at fewer tokens, in the hosts that have it."""
 
 from __future__ import annotations
 

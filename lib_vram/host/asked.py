@@ -9,6 +9,7 @@ from typing import Any
 
 from lib_vram.errors import BadInput
 from lib_vram.guard.argument import ATTENTIONS, DEFAULT_TILE_SIZE, PREVIEWS, RunArgument
+from lib_vram.host.unet_patches import NONE, UnetPatches
 from lib_vram.request import Detailer, Hires, Mode
 
 NO_NAME = ("", "None", "none", "Use same checkpoint")
@@ -43,6 +44,8 @@ class Asked:
     refiner: str | None = None
     refiner_switch_at: float = 0.8
     hr_checkpoint: str | None = None
+    patches: UnetPatches = NONE
+    """What scripts change about the UNet's work."""
     references: tuple[tuple[int, int], ...] = ()
     """Width and height of pictures beside which the model makes its own, as the host will have them."""
     start_picture: tuple[int, int] | None = None

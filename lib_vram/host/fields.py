@@ -1,11 +1,13 @@
-"""Fields of a request as plain data: control units, pictures, and what a checkpoint's UNet takes."""
+"""Fields of a request as plain data: control units, pictures, scripts, and what a checkpoint's UNet takes."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any, get_args
 
 from lib_vram.host.asked import ControlNet
 from lib_vram.host.control_files import control_file
+from lib_vram.host.unet_patches import UnetPatches
 from lib_vram.model.inspect import Checkpoint
 from lib_vram.request import SIZE_LIMITS, ModelVariant
 
@@ -23,6 +25,15 @@ def picture(size: tuple[int, int]) -> dict[str, int]:
     """Return a picture as a request has it, as near to its size as a request may come."""
     width, height = (min(max(int(side), SIZE_LIMITS[0]), SIZE_LIMITS[1]) for side in size)
     return {"width": width, "height": height}
+
+
+def patches(found: UnetPatches) -> dict[str, Any]:
+    """Return what scripts change about the UNet's work."""
+    return {
+        "tiled_diffusion": asdict(found.tiles) if found.tiles else None,
+        "hr_fix": asdict(found.hr_fix) if found.hr_fix else None,
+        "guidance": list(found.guidance),
+    }
 
 
 def variant(checkpoint: Checkpoint | None) -> str:

@@ -32,6 +32,7 @@ from lib_vram.host.base import FieldWrite, GuardMode, Settings
 from lib_vram.host.failures import WebuiErrors
 from lib_vram.host.levers import cheaper_preview, levers_of
 from lib_vram.host.patches import Patches, Run, Runs
+from lib_vram.host.unet_patches import patches_of
 from lib_vram.machine.card import Card
 from lib_vram.machine.cards import current_card
 from lib_vram.message import language_of
@@ -205,8 +206,13 @@ class WebUI(owners.LookedAt):
     def asked(self, p: Any) -> Asked:
         """Return what ``p`` asks for."""
         asked = asking.from_processing(p, units.own_argument(p), units.controlnets(p))
+        patches = patches_of(p)
+        width, height = patches.size or (asked.width, asked.height)
         known = self.knows_checkpoint(asked.checkpoint)
-        return dataclasses.replace(asked, detailer=units.detailer(p), checkpoint=asked.checkpoint if known else None)
+        return dataclasses.replace(
+            asked, width=width, height=height, detailer=units.detailer(p), patches=patches,
+            checkpoint=asked.checkpoint if known else None,
+        )  # fmt: skip
 
     @staticmethod
     def knows_checkpoint(name: str | None) -> bool:
@@ -250,6 +256,7 @@ class WebUI(owners.LookedAt):
             "start_picture": fields.picture(want.start_picture) if want.start_picture else None,
             "reference_images": [fields.picture(size) for size in self.references(want, family, path)],
             "controlnets": [fields.control_unit(unit, family) for unit in want.controlnets],
+            **fields.patches(want.patches),
             "detailer": dataclasses.asdict(want.detailer) if want.detailer else None,
             "restore_faces": self._face_restorer(want),
             "token_merging_ratio": self._token_merging_ratio(want.mode),
