@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from fractions import Fraction
 from functools import lru_cache, partial
 
 from lib_vram.errors import BadInput, NotReady
 from lib_vram.physics import tiles, video
-from lib_vram.physics.allocator import SEGMENT_ROUNDING, AllocatorConf, CachingAllocator, rounded, segment_bytes
+from lib_vram.physics.allocator import SEGMENT_ROUNDING, AllocatorConf, CachingAllocator, segment_bytes
 from lib_vram.physics.attention import PLENTY, SELF_SLICING, WAYS
 from lib_vram.physics.cache import MEASURED, measured
 from lib_vram.physics.component import Component, ComponentMemory
@@ -16,7 +15,7 @@ from lib_vram.physics.families import SHAPES
 from lib_vram.physics.interval import interval
 from lib_vram.physics.life import loaded
 from lib_vram.physics.minimum import minimum_and_comfortable, runs_in
-from lib_vram.physics.profile import ALLOC, SCRATCH, Profile, load
+from lib_vram.physics.profile import Profile, load
 from lib_vram.physics.program import KEPT_REPEATS, EventTrace, Setting, expand
 from lib_vram.physics.quantised import LARGEST_LAYER, scratch_bytes
 from lib_vram.physics.weights import BITS_PER_WEIGHT, vae_parameters, weights_bytes
@@ -32,12 +31,6 @@ FUSED = frozenset(("sdpa", "xformers", "sage"))
 
 ALWAYS_FUSED = frozenset(("sd35_medium", "sd35_large"))
 """Families whose code in the hosts asks torch for fused attention, whatever the option says."""
-
-LARGE_BATCH = 4
-LARGE_BATCH_SHARE = Fraction(5, 8)
-"""Of a decoder's workspaces in batches of so many. Published of Flux's on an H100 in batches of 4 to 16: 25 to 35 %
-above the peak of what is live, where all workspaces would be 58 %. This is 33 %; the interval reaches from none to all.
-"""
 
 LISTS = frozenset(("zimage", "lumina2"))
 """Families whose transformer diffusers runs over lists of pictures: several are computed as one long picture."""
@@ -60,9 +53,8 @@ def component_memory(component: Component) -> ComponentMemory:
     conf = AllocatorConf.parse(component.alloc_conf)
     trace = component_trace(component)
     floor = most = trace.floor_bytes
-    if _is_large_batch(component):
-        fewer = replace(component, batch=LARGE_BATCH - 1)
-        most = component_trace(fewer).floor_bytes * component.batch // fewer.batch
+    if _is_batch_of_pictures(component):
+        most = component_trace(replace(component, batch=1)).floor_bytes * component.batch
     minimum, comfortable = minimum_and_comfortable(
         trace, conf, floor, _with_weights(component, conf), _guess(component)
     )
@@ -127,26 +119,20 @@ def component_trace(component: Component) -> EventTrace:
     way = "sdpa" if _is_always_fused(component) else component.attention
     kept = None if _wants_every_turn(component) else KEPT_REPEATS
     trace = expand(_profile(component), setting_of(component), way, host, free, kept, shortened=component.shortened)
-    if _is_large_batch(component):
-        trace = _with_less_workspace(_profile(component), trace)
     trace = tiles.beside(trace, tiles.kept_bytes(component))
     conf = AllocatorConf.parse(component.alloc_conf)
     return trace if not conf.divisions else replace(trace, sizes=tuple(map(conf.rounded, trace.sizes)))
 
 
-def _is_large_batch(component: Component) -> bool:
+def _is_batch_of_pictures(component: Component) -> bool:
+    """Whether diffusers' VAE decodes several pictures at once.
+
+    Its attention leaves them in channels last, which convolutions take without a workspace; a single picture is
+    ambiguous, and torch takes it for contiguous. diffusers 0.33 to 0.36 made the pictures contiguous again half way:
+    there every picture takes what a single one does, and the interval reaches to that.
+    """
     pictures = component.part == "vae_decode" and SHAPES[component.family].vae != "wan"
-    return component.code == "diffusers" and pictures and component.batch >= LARGE_BATCH
-
-
-def _with_less_workspace(profile: Profile, trace: EventTrace) -> EventTrace:
-    """Return ``trace`` with :data:`LARGE_BATCH_SHARE` of every convolution's workspace."""
-    scratch = {term for kind, term in profile.tokens if kind == SCRATCH}
-    scratch -= {term for kind, term in profile.tokens if kind == ALLOC}
-    sizes = (
-        rounded(int(size * LARGE_BATCH_SHARE)) if place in scratch else size for place, size in enumerate(trace.sizes)
-    )
-    return replace(trace, sizes=tuple(sizes))
+    return component.code == "diffusers" and pictures and component.batch > 1
 
 
 def _least(component: Component, conf: AllocatorConf, high_bytes: int) -> tuple[int, EventTrace]:

@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 import torch
+from torch._prims_common import suggest_memory_format
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
@@ -70,16 +71,57 @@ class _Dispatch(TorchDispatchMode):
         if _is_composite(func):  # under inference_mode these come whole, and what they take inside would go unseen
             with self:
                 return func._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **(kwargs or {}))
+        if func is torch.ops.aten.convolution.default:
+            return self._convolve(func, args, kwargs or {})
         copy = _contiguous_copy(func, args)
         if copy is not None:
             self._blocks.see(copy)
-        result = func(*args, **(kwargs or {}))
+        result = _as_on_a_gpu(func, args, func(*args, **(kwargs or {})))
         for item in tree_iter(result):
             if isinstance(item, torch.Tensor) and item.device.type == "meta":
                 self._blocks.see(item)
-        if func is torch.ops.aten.convolution.default:
+        return result
+
+    def _convolve(self, func: Any, args: Any, kwargs: Any) -> torch.Tensor:
+        """Convolve in the layout that cuDNN takes (``cudnn_conv_suggest_memory_format``), input and weights made so.
+
+        Channels last is what tensor cores compute in: no operand is converted, and there is no workspace.
+        """
+        layout = _layout(args[0], args[1])
+        copies = [item.contiguous(memory_format=layout) for item in args[:2]]
+        result = func(*args, **kwargs)
+        if layout is not torch.contiguous_format:
+            result = torch.empty(result.shape, dtype=result.dtype, device="meta", memory_format=layout)
+        for item in (*copies, result):
+            self._blocks.see(item)
+        if layout is torch.contiguous_format:
             self._trace.workspace(_bytes(args[0]), _bytes(result), _bytes(args[1]))
         return result
+
+
+def _layout(source: torch.Tensor, weight: torch.Tensor) -> torch.memory_format:
+    """Return the layout in which a convolution is computed: channels last as soon as one operand is."""
+    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(weight.dim())
+    found = any(suggest_memory_format(item) is last for item in (source, weight)) if last else False
+    return last if last and found else torch.contiguous_format
+
+
+def _as_on_a_gpu(func: Any, args: Any, result: Any) -> Any:
+    """Return ``result`` with the strides that a device gives it where those on ``meta`` are others.
+
+    Multiplied or divided by a number, a tensor keeps its strides; on ``meta`` a batch of one gets those of a batch,
+    which decide whether torch takes it for channels last.
+    """
+    if func not in _BY_A_NUMBER or not isinstance(args[0], torch.Tensor) or isinstance(args[1], torch.Tensor):
+        return result
+    if result.stride() == args[0].stride() or result.dtype != args[0].dtype or result._is_view():
+        return result
+    return torch.empty_strided(args[0].shape, args[0].stride(), dtype=result.dtype, device="meta")
+
+
+_BY_A_NUMBER = frozenset(
+    (torch.ops.aten.div.Tensor, torch.ops.aten.mul.Tensor, torch.ops.aten.div.Scalar, torch.ops.aten.mul.Scalar)
+)
 
 
 def _contiguous_copy(func: Any, args: Any) -> torch.Tensor | None:

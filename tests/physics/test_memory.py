@@ -143,12 +143,12 @@ def test_a1111_takes_more_than_forge_because_it_normalises_in_fp32() -> None:
 
 @pytest.mark.parametrize(
     ("width", "height", "floor", "minimum", "reserved"),
-    [(512, 512, 130.3, 150, 258), (512, 768, 195.3, 244, 306), (1024, 1024, 520.5, 644, 648)],
+    [(512, 512, 130.3, 150, 258), (512, 768, 195.3, 246, 352), (1024, 1024, 520.5, 604, 768)],
 )
 def test_a1111s_own_form_of_sd15s_transformer_blocks_gives_the_same(
     width: int, height: int, floor: float, minimum: int, reserved: int
 ) -> None:
-    """``ldm``'s UNet with A1111's ``spatial_transformer_forward``, which copies less, traced under its autocast."""
+    """``ldm``'s UNet with A1111's ``spatial_transformer_forward``, which leaves the picture in channels last."""
     memory = component_memory(Component("sd15", "denoise", width, height, host="a1111"))
     assert memory.floor_bytes / MIB == pytest.approx(floor, abs=0.1)
     assert (memory.minimum_bytes / MIB, memory.comfortable_bytes / MIB) == (minimum, reserved)
@@ -191,7 +191,7 @@ def test_fp32_has_a_wider_interval() -> None:
     "component",
     [
         Component("sdxl_refiner", "controlnet", 1024, 1024),
-        Component("zimage", "controlnet", 1024, 1024, code="diffusers"),
+        Component("lumina2", "controlnet", 1024, 1024, code="diffusers"),
         Component("zimage", "denoise", 1024, 1024, batch=2, code="diffusers", attention="math"),
     ],
 )
@@ -206,12 +206,13 @@ def test_what_cannot_be_is_bad_input(change: dict[str, str]) -> None:
         component_memory(dataclasses.replace(Component("sd15", "denoise", 512, 512), **change))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("batch", [4, 8, 16])
-def test_flux_decoder_in_large_batches_lies_where_it_was_seen_on_an_h100(batch: int) -> None:
-    """25 to 35 % above the live peak, where all workspaces would be 58 %."""
+@pytest.mark.parametrize(("batch", "measured_gib"), [(1, 33.851), (4, 39.490), (8, 47.509)])
+def test_flux_decoder_in_batches_takes_what_an_h100_showed(batch: int, measured_gib: float) -> None:
+    """diffusers-torchao's table: 31.438 GiB of weights, cuBLAS's 32 MiB, embeddings and latents of 4.6 a picture."""
     memory = component_memory(Component("flux1", "vae_decode", 1024, 1024, batch=batch, dtype="bf16", code="diffusers"))
-    assert 1.25 < memory.floor_bytes / memory.low_bytes < 1.35
-    assert memory.high_bytes > 1.58 * memory.low_bytes
+    beside = 31.438 + (32 + 4.6 * batch) / 1024
+    assert memory.floor_bytes / GIB + beside == pytest.approx(measured_gib, abs=0.002)
+    assert memory.high_bytes >= 1.58 * memory.low_bytes
 
 
 @pytest.mark.parametrize("side", [512, 1024])

@@ -50,6 +50,33 @@ def test_a_convolution_has_a_marked_workspace() -> None:
     assert ("workspace", (2 * 4 * 100 * 2, 2 * 8 * 100 * 2, 8 * 4 * 9 * 2)) in events
 
 
+def test_a_convolution_in_channels_last_stays_there_and_has_no_workspace() -> None:
+    weight = empty(8, 4, 3, 3)
+
+    def run() -> torch.Tensor:
+        source = empty(2, 4, 10, 10).contiguous(memory_format=torch.channels_last)
+        return torch.nn.functional.conv2d(source, weight, padding=1)
+
+    layouts: list[bool] = []
+    recorded = trace(lambda: layouts.append(run().is_contiguous(memory_format=torch.channels_last)), resident=[weight])
+    assert layouts == [True]
+    assert "workspace" not in {kind for kind, _ in recorded.events}
+    assert ("alloc", (3, 8 * 4 * 9 * 2)) in recorded.events
+
+
+@pytest.mark.parametrize(("batch", "last"), [(1, False), (2, True)])
+def test_tokens_made_a_picture_are_channels_last_except_in_a_batch_of_one(batch: int, last: bool) -> None:
+    """The strides of a batch of one are ambiguous, and torch takes such a picture for contiguous."""
+
+    def run() -> torch.Tensor:
+        tokens = empty(batch, 16, 8).transpose(1, 2).reshape(batch, 8, 4, 4)
+        return torch.nn.functional.interpolate((tokens + empty(batch, 8, 4, 4)) / 1.0, scale_factor=2.0)
+
+    layouts: list[bool] = []
+    trace(lambda: layouts.append(run().is_contiguous(memory_format=torch.channels_last)))
+    assert layouts == [last]
+
+
 def test_fused_attention_takes_its_result_and_a_log_sum() -> None:
     def run() -> object:
         q = empty(1, 2, 64, 40)
