@@ -38,6 +38,15 @@ class Part:
     run: Run
     whole: int = 1
     list_batches: bool = False
+    variant: str = ""
+    """Which of a family's several published ControlNets; "" is the one that stands for them."""
+    frames: tuple[int, ...] = (1,) * 5
+    """Latent frames at the sizes that it is traced at."""
+
+    @property
+    def name(self) -> str:
+        """The name under which its profiles are kept."""
+        return f"{self.family}-{self.part}{'_' if self.variant else ''}{self.variant}"
 
 
 def empty(*shape: int, dtype: torch.dtype) -> torch.Tensor:
@@ -247,12 +256,14 @@ def controlnet(family: str) -> torch.nn.Module:
 
 
 def run_flux1_controlnet(model: Any, dtype: torch.dtype, at: Setting) -> object:
-    """Flux.1's ControlNet: the hint is a latent too, and the kind of hint is one more token of text."""
+    """Flux.1's ControlNet: the hint is a latent too, and of a union the kind of hint is one more token of text."""
     text, tokens = text_tokens("flux1"), packed(at)
     make = partial(empty, dtype=dtype)
+    seen = (tokens, 64) if model.input_hint_block is None else (3, at.rows * 8, at.columns * 8)
     return model(
-        hidden_states=make(at.batch, tokens, 64), controlnet_cond=make(at.batch, tokens, 64),
-        controlnet_mode=empty(at.batch, 1, dtype=torch.long), encoder_hidden_states=make(at.batch, text, 4096),
+        hidden_states=make(at.batch, tokens, 64), controlnet_cond=make(at.batch, *seen),
+        controlnet_mode=empty(at.batch, 1, dtype=torch.long) if model.union else None,
+        encoder_hidden_states=make(at.batch, text, 4096),
         pooled_projections=make(at.batch, 768), timestep=make(at.batch), img_ids=make(tokens, 3),
         txt_ids=make(text, 3), guidance=empty(at.batch, dtype=torch.float32),
     )  # fmt: skip
@@ -266,6 +277,82 @@ def run_qwen_controlnet(model: Any, dtype: torch.dtype, at: Setting) -> object:
         hidden_states=make(at.batch, rows * columns, 64), controlnet_cond=make(at.batch, rows * columns, 64),
         encoder_hidden_states=make(at.batch, text, 3584), encoder_hidden_states_mask=None, timestep=make(at.batch),
         img_shapes=[[(1, rows, columns)]] * at.batch, txt_seq_lens=[text] * at.batch,
+    )  # fmt: skip
+
+
+def flux1_controlnet(layers: int, single: int, modes: int | None = None, hint: int | None = None) -> torch.nn.Module:
+    """Return a ControlNet of Flux.1."""
+    return diffusers.FluxControlNetModel(
+        num_layers=layers, num_single_layers=single, guidance_embeds=True, num_mode=modes,
+        conditioning_embedding_channels=hint, patch_size=1 if hint is None else 2,
+    )  # fmt: skip
+
+
+def run_sd35_medium_controlnet(model: Any, dtype: torch.dtype, at: Setting) -> object:
+    """SD 3.5 medium's ControlNet: two streams, like the model."""
+    make = partial(empty, dtype=dtype)
+    latent = make(at.batch, 16, at.rows, at.columns)
+    return model(
+        hidden_states=latent, controlnet_cond=make(at.batch, 16, at.rows, at.columns),
+        encoder_hidden_states=make(at.batch, text_tokens("sd35_medium"), 4096),
+        pooled_projections=make(at.batch, 2048), timestep=make(at.batch),
+    )  # fmt: skip
+
+
+def run_sd35_large_controlnet(model: Any, dtype: torch.dtype, at: Setting) -> object:
+    """SD 3.5 large's ControlNet sees no text, and gets the picture's tokens from the model's own embedding."""
+    make = partial(empty, dtype=dtype)
+    return model(
+        hidden_states=make(at.batch, packed(at), 2432), controlnet_cond=make(at.batch, 16, at.rows, at.columns),
+        pooled_projections=make(at.batch, 2048), timestep=make(at.batch),
+    )  # fmt: skip
+
+
+class ZImageControl(torch.nn.Module):
+    """Z-Image's ControlNet with what it shares with the transformer, whose weights are there already."""
+
+    def __init__(self, layers: Sequence[int], refiner: str | None, channels: int) -> None:
+        super().__init__()
+        self.transformer = diffusers.ZImageTransformer2DModel(n_layers=1)
+        net = diffusers.ZImageControlNetModel(
+            control_layers_places=list(layers), control_refiner_layers_places=[0, 1], control_in_dim=channels,
+            add_control_noise_refiner=refiner,
+        )  # fmt: skip
+        own = parameters(net)
+        self.net = diffusers.ZImageControlNetModel.from_transformer(net, self.transformer)
+        self.other_parameters = own - parameters(self)
+        """To be taken off what all of it has."""
+        self.channels = channels
+
+
+def run_zimage_controlnet(model: Any, dtype: torch.dtype, at: Setting) -> object:
+    """Z-Image's ControlNet works through lists, like the model."""
+    make = partial(empty, dtype=dtype)
+    pictures = [make(16, 1, at.rows, at.columns) for _ in range(at.batch)]
+    hints = [make(model.channels, 1, at.rows, at.columns) for _ in range(at.batch)]
+    texts = [make(text_tokens("zimage"), 2560) for _ in range(at.batch)]
+    return model.net(pictures, make(at.batch), texts, hints)
+
+
+def vace(heads: int, layers: int, inner: int, every: int) -> torch.nn.Module:
+    """Return what VACE adds to Wan, with the embeddings that both use; the model's own blocks work after it."""
+    model: Any = diffusers.WanVACETransformer3DModel(
+        num_attention_heads=heads, num_layers=layers, ffn_dim=inner, vace_layers=list(range(0, layers, every)),
+        vace_in_channels=96,
+    )  # fmt: skip
+    model.blocks = torch.nn.ModuleList()
+    own = parameters(model.vace_blocks) + parameters(model.vace_patch_embedding)
+    model.other_parameters = own - parameters(model)
+    return model  # type: ignore[no-any-return]
+
+
+def run_vace(model: Any, dtype: torch.dtype, at: Setting) -> object:
+    """VACE sees the video to follow, what of it is kept and the mask, all as latents of 96 channels."""
+    make = partial(empty, dtype=dtype)
+    return model(
+        make(at.batch, 16, at.frames, at.rows, at.columns), make(at.batch),
+        make(at.batch, text_tokens("wan21_1b"), 4096),
+        control_hidden_states=make(at.batch, 96, at.frames, at.rows, at.columns),
     )  # fmt: skip
 
 
@@ -415,14 +502,38 @@ def _transformers() -> Iterator[Part]:
 
 
 def _controlnets() -> Iterator[Part]:
-    """Return the ControlNets that have been published for transformers, as deep as the unions of InstantX are."""
-    flux1 = partial(
-        diffusers.FluxControlNetModel, num_layers=5, num_single_layers=10, guidance_embeds=True, num_mode=10
-    )
-    yield Part("flux1", "controlnet", flux1, run_flux1_controlnet)
-    yield Part(
-        "qwen_image", "controlnet", partial(diffusers.QwenImageControlNetModel, num_layers=5), run_qwen_controlnet
-    )
+    """Return the ControlNets that have been published for transformers.
+
+    Flux.1: the union of InstantX and Shakker (Union-Pro), its second version, InstantX's single ones, those of XLabs.
+    SD 3.5: Stability's for large, TensorArt's for medium. Qwen-Image: InstantX's union. Z-Image: Fun's unions.
+    Wan: VACE.
+    """
+    for variant, numbers in (("", (5, 10, 10)), ("union2", (6, 0)), ("single", (5, 0)), ("xlabs", (2, 0, None, 16))):
+        yield Part("flux1", "controlnet", partial(flux1_controlnet, *numbers), run_flux1_controlnet,
+                   whole=2 if variant == "xlabs" else 1, variant=variant)  # fmt: skip
+    yield Part("qwen_image", "controlnet", partial(diffusers.QwenImageControlNetModel, num_layers=5),
+               run_qwen_controlnet)  # fmt: skip
+    medium = partial(
+        diffusers.SD3ControlNetModel, num_layers=23, num_attention_heads=24, caption_projection_dim=1536,
+        pos_embed_max_size=384, dual_attention_layers=tuple(range(13)), qk_norm="rms_norm",
+    )  # fmt: skip
+    yield Part("sd35_medium", "controlnet", medium, run_sd35_medium_controlnet, whole=2)
+    large = partial(
+        diffusers.SD3ControlNetModel, num_layers=19, num_attention_heads=38, caption_projection_dim=2432,
+        joint_attention_dim=None, use_pos_embed=False, pos_embed_type=None,
+    )  # fmt: skip
+    yield Part("sd35_large", "controlnet", large, run_sd35_large_controlnet, whole=2)
+    if hasattr(diffusers, "ZImageControlNetModel"):  # from 0.37 on
+        for variant, layers, refiner, channels in (
+            ("", range(0, 30, 2), "control_noise_refiner", 33),
+            ("fun1", range(0, 30, 5), None, 16),
+            ("lite", range(0, 30, 10), "control_noise_refiner", 33),
+        ):
+            yield Part("zimage", "controlnet", partial(ZImageControl, layers, refiner, channels),
+                       run_zimage_controlnet, whole=16, list_batches=True, variant=variant)  # fmt: skip
+    for family, heads, count, inner, every in (("wan21_1b", 12, 30, 8960, 2), ("wan21_14b", 40, 40, 13824, 5)):
+        yield Part(family, "controlnet", partial(vace, heads, count, inner, every), run_vace,
+                   whole=2, frames=(1, 3, 2, 5, 4))  # fmt: skip
 
 
 def _lumina2() -> torch.nn.Module:

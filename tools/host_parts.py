@@ -389,17 +389,21 @@ def written(part: Part, style: str, *, check: bool) -> Iterator[Path]:
         yield path
 
 
-def main(arguments: list[str]) -> int:
+def main(
+    arguments: list[str],
+    known: dict[str, tuple[Callable[[], Iterator[Part]], ...]] = PARTS,
+    prepare: Callable[[Path, str], None] = use,
+) -> int:
     """Write the profiles of one host, or check that they are what its code gives."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("parts", nargs="*", help="only names that hold one of these")
     parser.add_argument("--host-source", type=Path, required=True, help="folder of the host's checkout")
-    parser.add_argument("--style", choices=sorted(PARTS), required=True)
+    parser.add_argument("--style", choices=sorted(known), required=True)
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 when a file would change")
     options = parser.parse_args(arguments)
-    use(options.host_source.resolve(), options.style)
+    prepare(options.host_source.resolve(), options.style)
     changed = []
-    for part in (part for make in PARTS[options.style] for part in make()):
+    for part in (part for make in known[options.style] for part in make()):
         if options.parts and not any(item in f"{part.family}-{part.part}" for item in options.parts):
             continue
         try:

@@ -67,6 +67,8 @@ class Traced:
     """Whether the code keeps something from its first run, such as a table of positions."""
     leaves_open: bool = False
     """Whether torch's fused attention is noted as attention, so that other ways can be put in its place."""
+    frames: tuple[int, ...] = (1,) * 5
+    """Latent frames at the sizes that the profile is made from; the first two are those of the checks."""
 
     def at(self, setting: Setting) -> RawTrace:
         """Return the trace at ``setting``; the inputs are taken inside it, the weights are not counted."""
@@ -78,7 +80,10 @@ class Traced:
 
     def sizes(self, settings: tuple[Setting, ...]) -> list[Setting]:
         """Return ``settings`` with the batches at which this module is traced."""
-        rounded = [replace(item, rows=self._up(item.rows), columns=self._up(item.columns)) for item in settings]
+        rounded = [
+            replace(item, rows=self._up(item.rows), columns=self._up(item.columns), frames=frames)
+            for item, frames in zip(settings, self.frames)
+        ]
         if self.batches == "any":
             return rounded
         return [replace(item, batch=1 if self.batches == "one" else item.batch + 1) for item in rounded]
@@ -182,7 +187,7 @@ def in_diffusers(dtype_name: str, only: str) -> Iterator[tuple[str, Traced]]:
     from tools.diffusers_parts import parameters, parts
 
     for item in parts():
-        prefix = f"{item.family}-{item.part}-{dtype_name}-diffusers"
+        prefix = f"{item.name}-{dtype_name}-diffusers"
         names = {"one": f"{prefix}_one"} if item.list_batches else {"one": f"{prefix}_one", "more": prefix}
         if not any(only in name for name in names.values()):
             continue
@@ -190,7 +195,7 @@ def in_diffusers(dtype_name: str, only: str) -> Iterator[tuple[str, Traced]]:
         module = on_meta(item.make, dtype)
         beside = getattr(module, "other_parameters", 0) + parameters(module) - count(module)
         run, is_open = partial(item.run, module, dtype), item.part != "text_encode"
-        traced = Traced(module, run, "one", beside, item.whole, warm=True, leaves_open=is_open)
+        traced = Traced(module, run, "one", beside, item.whole, True, is_open, item.frames)
         for batches, name in names.items():
             yield name, replace(traced, batches=batches)
 

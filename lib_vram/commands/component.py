@@ -42,6 +42,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="cond and uncond together (on)",
     )
     add("--tile", type=whole("--tile", TILE_LIMITS), metavar="N", help="side of a VAE tile in pixels (no tiles)")
+    add("--variant", default="", metavar="V", help="which of several published ControlNets (the one that is used most)")
     add("--alloc-conf", default="", metavar="S", help="as in PYTORCH_CUDA_ALLOC_CONF")
 
 
@@ -58,6 +59,7 @@ def run(arguments: argparse.Namespace) -> Reply:
         family=arguments.family, part=arguments.part, width=arguments.width, height=arguments.height,
         batch=arguments.batch, frames=arguments.frames, dtype=arguments.dtype, attention=arguments.attention,
         code=arguments.code, cfg=arguments.cfg == "on", tile=arguments.tile, alloc_conf=arguments.alloc_conf,
+        variant=arguments.variant,
     )  # fmt: skip
     try:
         memory = component_memory(component)

@@ -6,6 +6,8 @@ from typing import Literal
 
 from lib_vram.estimate.weights import controlnet_bytes
 from lib_vram.physics.addons import Addon, addon_weights_bytes
+from lib_vram.physics.controlnets import variant_of
+from lib_vram.physics.families import SHAPES
 from lib_vram.physics.weights import weights_bytes
 from lib_vram.request import ControlKind, ControlUnit, Family, WeightsDtype
 
@@ -35,6 +37,16 @@ def is_known(unit: ControlUnit) -> bool:
     return unit.kind in WHOLE_NETS or unit.family in ADAPTED[unit.kind]
 
 
+def net_variant(unit: ControlUnit) -> str:
+    """Return which of the published ControlNets of its family ``unit`` is, from the size of its file."""
+    return variant_of(unit.family, unit.bytes) if unit.kind == "controlnet" else ""
+
+
+def is_loaded_by_hosts(unit: ControlUnit) -> bool:
+    """Return whether the WebUIs themselves load such a ControlNet: theirs are made for UNets."""
+    return unit.kind not in WHOLE_NETS or not SHAPES[unit.family].transformer
+
+
 def control_bytes(unit: ControlUnit, dtype: WeightsDtype) -> int:
     """Return what the weights of ``unit`` take on the device; 0 for a family whose control models are not known yet.
 
@@ -42,7 +54,7 @@ def control_bytes(unit: ControlUnit, dtype: WeightsDtype) -> int:
     hosts load files of fp32 in the type that they compute in.
     """
     if unit.kind == "controlnet":
-        counted = controlnet_bytes(unit.family, dtype)
+        counted = controlnet_bytes(unit.family, dtype, net_variant(unit))
         return min(counted, unit.bytes) if unit.bytes and counted else unit.bytes or counted
     return unit.bytes or _typical_bytes(unit, dtype)
 

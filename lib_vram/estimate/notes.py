@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from lib_vram.estimate.controls import is_known
+from lib_vram.estimate.controls import is_known, is_loaded_by_hosts
 from lib_vram.estimate.extras import unknown_preprocessors
 from lib_vram.estimate.flags import (
     TITLES,
@@ -147,3 +147,5 @@ def _addon_notes(request: Request) -> Iterator[Message]:
         yield say("estimate.detector_by_rule", detector=request.detailer.model)
     if any(unit.kind not in ("controlnet", "t2i_adapter") and not unit.bytes for unit in request.controlnets):
         yield say("estimate.control_of_typical_size")
+    for family in sorted({unit.family for unit in request.controlnets if not is_loaded_by_hosts(unit)}):
+        yield say("estimate.control_not_loaded", host=TITLES[request.host], family=family)

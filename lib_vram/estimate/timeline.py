@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Literal
 
-from lib_vram.estimate.controls import WHOLE_NETS
+from lib_vram.estimate.controls import WHOLE_NETS, net_variant
 from lib_vram.estimate.encoders import encoding_family
 from lib_vram.estimate.encoders import unpacked_bytes as encoder_unpacked_bytes
 from lib_vram.estimate.extras import (
@@ -39,6 +40,7 @@ from lib_vram.physics.addons import Addon
 from lib_vram.physics.attention import SELF_SLICING
 from lib_vram.physics.component import CodeHost, Component
 from lib_vram.physics.families import SHAPES
+from lib_vram.physics.controlnets import result_numbers
 from lib_vram.physics.quantised import scratch_bytes
 from lib_vram.request import HostName, Request
 
@@ -59,17 +61,6 @@ PLAIN_WEIGHTS = ("fp32", "fp16", "bf16")
 """Weights that are multiplied as they lie there."""
 
 HINT_CHANNELS = 3
-CONTROL_LEVELS: dict[str, tuple[tuple[int, int], ...]] = {
-    "sd15": (
-        (320, 1), (320, 1), (320, 1), (320, 2), (640, 2), (640, 2), (640, 4),
-        (1280, 4), (1280, 4), (1280, 8), (1280, 8), (1280, 8), (1280, 8),
-    ),
-    "sdxl": (
-        (320, 1), (320, 1), (320, 1), (320, 2), (640, 2), (640, 2), (640, 4), (1280, 4), (1280, 4), (1280, 4),
-    ),
-}  # fmt: skip
-"""What a ControlNet hands to the UNet: channels and halving of the latent, per input block and the middle one."""
-
 TAESD_BYTES_PER_PIXEL = 64 * 2 * 3
 """The preview decoder's last stage: 64 channels in half precision, input, result and shortcut alive together
 (modules/sd_vae_taesd.py). A rule, not a measurement."""
@@ -244,7 +235,8 @@ def _frames(request: Request) -> int:
 def sampling_works(request: Request, phase: PhaseName, component: Component) -> Iterator[Work]:
     """Yield the ControlNets' turns and then the UNet's own, for the UNet at work as ``component``."""
     held = _sampling_held(request, phase, component)
-    outputs = ("control_outputs", control_outputs_bytes(component)) if _controlnets(request) else None
+    nets = [request.controlnets[unit] for unit in _controlnets(request)]
+    outputs = ("control_outputs", control_outputs_bytes(component, *map(net_variant, nets))) if nets else None
     for turn, unit in enumerate(_controlnets(request)):
         part = _control_component(request, component, unit)
         added = (*_added_weights(request, unit, part), *((outputs,) if turn and outputs else ()))
@@ -263,14 +255,12 @@ def _added_weights(request: Request, unit: int, component: Component) -> Sizes:
     return (("added_weights", 2 * known.unet_layer * dtype_bytes(component)),)
 
 
-def control_outputs_bytes(component: Component) -> int:
-    """Return the size of what the ControlNets hand to the UNet that works as ``component``; several are summed up."""
-    cells = 0
-    for channels, halving in CONTROL_LEVELS.get(component.family, ()):
-        rows = -(-(component.height // LATENT_FACTOR) // halving)
-        columns = -(-(component.width // LATENT_FACTOR) // halving)
-        cells += channels * rows * columns
-    return cells * _rows(component) * dtype_bytes(component)
+def control_outputs_bytes(component: Component, *variants: str) -> int:
+    """Return the size of what the ControlNets hand to the model that works as ``component``; several are summed up."""
+    frames = SHAPES[component.family].latent_frames(component.frames)
+    numbers = partial(result_numbers, component.family, width=component.width, height=component.height)
+    most = max((numbers(variant, latent_frames=frames) for variant in variants or ("",)), default=0)
+    return most * _rows(component) * dtype_bytes(component)
 
 
 def latent_bytes(request: Request, width: int, height: int) -> int:
@@ -300,8 +290,8 @@ def _controlnets(request: Request) -> tuple[int, ...]:
 def _control_component(request: Request, unet: Component, unit: int) -> Component:
     return Component(
         family=request.controlnets[unit].family, part="controlnet", width=unet.width, height=unet.height,
-        batch=unet.batch, dtype=unet.dtype, attention=unet.attention, cfg=unet.cfg, alloc_conf=unet.alloc_conf,
-        host=unet.host,
+        batch=unet.batch, frames=unet.frames, dtype=unet.dtype, attention=unet.attention, cfg=unet.cfg,
+        alloc_conf=unet.alloc_conf, host=unet.host, variant=net_variant(request.controlnets[unit]),
     )  # fmt: skip
 
 

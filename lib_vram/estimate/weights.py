@@ -10,6 +10,7 @@ from lib_vram.estimate.encoders import Inspect, encoders_of
 from lib_vram.estimate.flags import unet_dtype, vae_dtype
 from lib_vram.message import Message, say
 from lib_vram.model.inspect import Checkpoint, inspect_file
+from lib_vram.physics.controlnets import shape_of
 from lib_vram.physics.families import LOADED
 from lib_vram.physics.weights import (
     BITS_PER_WEIGHT,
@@ -46,7 +47,6 @@ class Architecture:
     text_layer: int
     vae: int
     vae_layer: int
-    controlnet: int
 
 
 _KL_4, _KL_16, _FLUX2_VAE, _WAN_VAE = 83_653_863, 83_819_683, 84_046_115, 126_892_531
@@ -55,11 +55,9 @@ _KL_LAYER, _WAN_LAYER = 512 * 512 * 9, 384 * 384 * 27
 
 ARCHITECTURES: dict[Family, Architecture] = {
     "sd15": Architecture(
-        859_520_964, 97_038_080 + 12_164, 29_491_200, 123_060_480, 37_945_344, _KL_4, _KL_LAYER, 361_279_120
-    ),
+        859_520_964, 97_038_080 + 12_164, 29_491_200, 123_060_480, 37_945_344, _KL_4, _KL_LAYER),
     "sd21": Architecture(
-        865_910_724, 97_693_440 + 12_164, 29_491_200, 354_032_640, 50_593_792, _KL_4, _KL_LAYER, 364_228_240
-    ),
+        865_910_724, 97_693_440 + 12_164, 29_491_200, 354_032_640, 50_593_792, _KL_4, _KL_LAYER),
     "sdxl": Architecture(
         2_567_463_684,
         413_117_440 + 5_257_604,
@@ -67,57 +65,43 @@ ARCHITECTURES: dict[Family, Architecture] = {
         123_060_480 + 694_659_841,
         49_408 * 1280,
         _KL_4,
-        _KL_LAYER,
-        1_251_014_160,
-    ),
+        _KL_LAYER),
     "sdxl_refiner": Architecture(
-        2_259_526_660, 280_101_888 + 6_309_124, 42_467_328, 694_659_841, 63_242_240, _KL_4, _KL_LAYER, 0
-    ),
+        2_259_526_660, 280_101_888 + 6_309_124, 42_467_328, 694_659_841, 63_242_240, _KL_4, _KL_LAYER),
     "sd35_medium": Architecture(
         2_243_171_520, 0, 21_233_664, 5_580_030_976, 131_596_288,
-        _KL_16, _KL_LAYER, 0,
-    ),
+        _KL_16, _KL_LAYER),
     "sd35_large": Architecture(
         8_056_627_520, 0, 35_487_744, 5_580_030_976, 131_596_288,
-        _KL_16, _KL_LAYER, 0,
-    ),
+        _KL_16, _KL_LAYER),
     "flux1": Architecture(
         11_901_408_320, 0, 66_060_288, 4_885_371_136, 131_596_288,
-        _KL_16, _KL_LAYER, 0,
-    ),
+        _KL_16, _KL_LAYER),
     "chroma": Architecture(
         8_899_983_424, 0, 66_060_288, 4_762_310_656, 131_596_288,
-        _KL_16, _KL_LAYER, 0,
-    ),
+        _KL_16, _KL_LAYER),
     "flux2_klein_4b": Architecture(
         3_875_544_576, 0, 84_934_656, 4_022_468_096, 388_956_160,
-        _FLUX2_VAE, _KL_LAYER, 0,
-    ),
+        _FLUX2_VAE, _KL_LAYER),
     "flux2_klein_9b": Architecture(
         9_078_581_248, 0, 150_994_944, 7_568_405_504, 622_329_856,
-        _FLUX2_VAE, _KL_LAYER, 0,
-    ),
+        _FLUX2_VAE, _KL_LAYER),
     "qwen_image": Architecture(
         20_430_401_088, 0, 56_623_104, 7_747_169_280, 544_997_376,
-        _WAN_VAE, _WAN_LAYER, 0,
-    ),
+        _WAN_VAE, _WAN_LAYER),
     "zimage": Architecture(
         6_154_908_736, 0, 39_321_600, 4_022_468_096, 388_956_160,
-        _KL_16, _KL_LAYER, 0,
-    ),
+        _KL_16, _KL_LAYER),
     "lumina2": Architecture(
         2_609_769_152, 0, 21_233_664, 2_614_341_888, 589_824_000,
-        _KL_16, _KL_LAYER, 0,
-    ),
+        _KL_16, _KL_LAYER),
     "wan21_1b": Architecture(
         1_418_996_800, 0, 14_155_776, 5_680_910_336, 1_050_148_864,
-        _WAN_VAE, _WAN_LAYER, 0,
-    ),
+        _WAN_VAE, _WAN_LAYER),
     "wan21_14b": Architecture(
         14_288_491_584, 0, 157_286_400, 5_680_910_336, 1_050_148_864,
-        _WAN_VAE, _WAN_LAYER, 0,
-    ),
-    LOADED: Architecture(0, 0, 0, 0, 0, 0, 0, 0),
+        _WAN_VAE, _WAN_LAYER),
+    LOADED: Architecture(0, 0, 0, 0, 0, 0, 0),
 }  # fmt: skip
 """Counted over the published modules' parameters. Of a loaded model without a name
 its file alone tells them. Families without a block are not run under ``--lowvram``."""
@@ -222,10 +206,10 @@ def _weigh(
     )
 
 
-def controlnet_bytes(family: Family, dtype: WeightsDtype) -> int:
-    """Return what a full ControlNet of ``family`` weighs; 0 for a family whose ControlNets are not known yet."""
-    known = ARCHITECTURES.get(family)
-    return weights_bytes(known.controlnet, dtype) if known else 0
+def controlnet_bytes(family: Family, dtype: WeightsDtype, variant: str = "") -> int:
+    """Return what a full ControlNet of ``family`` weighs; 0 for a family that none is known of."""
+    shape = shape_of(family, variant)
+    return weights_bytes(shape.parameters, dtype) if shape else 0
 
 
 def _measured(host: HostName, family: Family) -> int | None:

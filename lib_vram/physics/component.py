@@ -42,6 +42,8 @@ class Component:
     free memory (``split``, ``sub_quad``) looks at it; ``None`` finds the least with which it gets by."""
     shortened: Shortened | None = None
     """What makes self-attention look at fewer tokens: token merging, HyperTile."""
+    variant: str = ""
+    """Which of several published ControlNets of the family (``physics/controlnets.py``)."""
 
 
 @dataclass(frozen=True)

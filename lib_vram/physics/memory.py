@@ -11,6 +11,7 @@ from lib_vram.physics.allocator import SEGMENT_ROUNDING, AllocatorConf, CachingA
 from lib_vram.physics.attention import PLENTY, SELF_SLICING, WAYS
 from lib_vram.physics.cache import MEASURED, measured
 from lib_vram.physics.component import Component, ComponentMemory
+from lib_vram.physics.controlnets import variants
 from lib_vram.physics.families import SHAPES
 from lib_vram.physics.interval import interval
 from lib_vram.physics.life import loaded
@@ -62,7 +63,7 @@ def component_memory(component: Component) -> ComponentMemory:
         minimum, trace = _least(component, conf, minimum)
         floor = trace.floor_bytes
     profile = _profile(component)
-    cousin = component.code == "ldm" and "diffusers" in profile.name
+    cousin = component.code == "ldm" and "diffusers" in profile.name and component.part != "controlnet"
     low, high, _ = interval(component, trace, most, cousin=cousin)
     return ComponentMemory(
         weights_bytes=weights_bytes(profile.parameters, component.weights_dtype or component.dtype),
@@ -159,12 +160,15 @@ def setting_of(component: Component) -> Setting:
     rows, columns = (max(1, side // shape.latent_pixels) for side in (height, width))
     if _is_list(component):
         return Setting(1, rows, columns, batch)
-    frames = shape.latent_frames(component.frames) if component.part == "denoise" else 1
+    frames = shape.latent_frames(component.frames) if component.part in CFG_PARTS else 1
     return Setting(batch, rows, columns, frames)
 
 
 def _is_list(component: Component) -> bool:
-    return component.code == "diffusers" and component.part == "denoise" and component.family in LISTS
+    """Whether the code goes through a list of pictures. That of Z-Image's ControlNet is diffusers' everywhere."""
+    if component.family not in LISTS:
+        return False
+    return component.part == "controlnet" or (component.code == "diffusers" and component.part == "denoise")
 
 
 def _profile(component: Component) -> Profile:
@@ -173,8 +177,9 @@ def _profile(component: Component) -> Profile:
     stored = shape.vae if component.part.startswith("vae") else component.family
     dtype = "fp32" if component.dtype == "fp32" else "fp16"
     latents = shape.latent_frames(component.frames) if component.part.startswith("vae") else 1
+    part = f"{component.part}_{component.variant}" if component.variant else component.part
     for style in _styles(component):
-        name = f"{stored}-{component.part}-{dtype}-{style}"
+        name = f"{stored}-{part}-{dtype}-{style}"
         profile = video.for_frames(partial(_of_video, name), latents) if latents > 1 else load(name) or measured(name)
         if profile is not None:
             _refuse_closed(component, profile)
@@ -229,7 +234,7 @@ def _styles(component: Component) -> tuple[str, ...]:
     if not shape.transformer:
         style = ONE_STYLE.get(component.part, "forge" if component.host == "neo" else component.host)
         return (f"{style}_one", style) if one else (style,)
-    hosts = dict.fromkeys((component.host, "forge", "neo"))
+    hosts = dict.fromkeys((component.host, "forge", "neo", *(("reforge",) if component.part == "controlnet" else ())))
     return (*(name for host in hosts for name in ((f"{host}_one", host) if one else (host,))), *diffusers)
 
 
@@ -240,5 +245,8 @@ def _refuse_unready(component: Component) -> None:
     if component.code == "diffusers" and component.attention not in WAYS["diffusers"]:
         known = ", ".join(WAYS["diffusers"])
         raise BadInput("attention", got=component.attention, takes=f"{known}: diffusers' code has no other")
+    if component.variant and (component.part != "controlnet" or component.variant not in variants(component.family)):
+        known = ", ".join(variants(component.family)) if component.part == "controlnet" else ""
+        raise BadInput("variant", got=component.variant, takes=known or f"none for {component.family} {component.part}")
     if _is_list(component) and component.batch > 1 and component.attention not in FUSED:
         raise NotReady("attention", got=component.attention, takes="sdpa or xformers for several pictures in a list")

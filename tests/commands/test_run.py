@@ -154,8 +154,8 @@ def test_inspect_reads_standard_input(capsys: pytest.CaptureFixture[str], monkey
             "--alloc-conf: got 'max_split_size_mb:1', takes a whole number above 20",
         ),
         (
-            [*COMPONENT, "--family", "zimage", "--part", "controlnet"],
-            "--part: got 'controlnet', takes another: there is none of zimage yet",
+            [*COMPONENT, "--family", "chroma", "--part", "controlnet"],
+            "--part: got 'controlnet', takes another: there is none of chroma yet",
         ),
         (["fit", "x.json"], "--vary: got None, takes a value: this option is required"),
         (["estimate"], "REQUEST: got None, takes a JSON file with a request, or - for standard input"),

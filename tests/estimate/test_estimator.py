@@ -104,9 +104,9 @@ def test_adapters_of_other_families_keep_the_verdict_open():
 
 
 def test_a_controlnet_of_a_family_without_one_keeps_the_verdict_open():
-    result = estimate(a_request(controlnets=[{"family": "zimage"}]), COMPUTED)
+    result = estimate(a_request(controlnets=[{"family": "chroma"}]), COMPUTED)
     assert result.verdict == "unknown"
-    assert str(result.notes[0]) == "The part controlnet of zimage cannot be computed yet."
+    assert str(result.notes[0]) == "The part controlnet of chroma cannot be computed yet."
 
 
 def test_low_vram_controlnets_make_two_phases_of_work_in_one():

@@ -9,6 +9,7 @@ import pytest
 from lib_vram.errors import BadInput
 from lib_vram.estimate.weights import ARCHITECTURES, controlnet_bytes, weights_of
 from lib_vram.model.inspect import Checkpoint, ComponentWeights
+from lib_vram.physics.controlnets import CONTROLNETS
 from lib_vram.units import GIB, MIB
 from tests.estimate.stand_in import a_request
 
@@ -84,7 +85,11 @@ def count(
 )
 def test_counts_are_those_of_the_published_configuration(family, configuration):
     known = ARCHITECTURES[family]
-    assert count(*configuration) == {"unet": known.unet, "block": known.block, "controlnet": known.controlnet}
+    assert count(*configuration) == {
+        "unet": known.unet,
+        "block": known.block,
+        "controlnet": CONTROLNETS[family][0].parameters,
+    }
 
 
 @pytest.mark.parametrize(
@@ -105,7 +110,7 @@ def test_known_models_weigh_what_the_hosts_report_in_mib(family, host, unet, tex
 def test_controlnets_weigh_689_and_2386_mib():
     assert round(controlnet_bytes("sd15", "fp16") / MIB) == 689
     assert round(controlnet_bytes("sdxl", "fp16") / MIB) == 2386
-    assert controlnet_bytes("flux1", "fp16") == 0
+    assert controlnet_bytes("chroma", "fp16") == 0
 
 
 def test_full_precision_doubles_everything():

@@ -11,6 +11,7 @@ import pytest
 from lib_vram.errors import BadInput, NotReady
 from lib_vram.physics.attention import WAYS
 from lib_vram.physics.component import Code, Component, ComponentMemory, Part
+from lib_vram.physics.controlnets import CONTROLNETS
 from lib_vram.physics.families import LOADED, SHAPES
 from lib_vram.physics.memory import component_memory, component_trace
 from lib_vram.request import Attention, Dtype, Family
@@ -20,8 +21,8 @@ FORMS: tuple[tuple[Code, str], ...] = (("diffusers", "forge"), ("ldm", "forge"),
 PLENTY_BYTES = 8 * 2**30
 """Free memory that is given where attention would otherwise look for the least."""
 FAMILIES = tuple(family for family in get_args(Family) if family != LOADED)
-WITHOUT_CONTROLNET = frozenset(FAMILIES) - {"sd15", "sd21", "sdxl", "flux1", "qwen_image"}
-"""No ControlNet of one size has been published."""
+WITHOUT_CONTROLNET = frozenset(FAMILIES) - CONTROLNETS.keys()
+"""No ControlNet has been published, or only for programs whose code was not traced."""
 MOST_OF_WEIGHTS = 40
 """A VAE's activations are many times its weights; nothing takes more than this at a picture of half a megapixel."""
 
