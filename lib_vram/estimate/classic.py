@@ -28,6 +28,8 @@ from lib_vram.request import Request
 class ClassicMemory(ForgeMemory):
     """The loaded models: of one that does not fit whole, a smaller part is loaded than in later Forges."""
 
+    there_factor = 0.0
+
     def part_above_reserve(self, model: Model) -> int:
         """Return how much of ``model`` is loaded above the reserve."""
         return part_that_fits(model.size_bytes, self.free_bytes(), self.inference_bytes)

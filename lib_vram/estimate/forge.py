@@ -60,10 +60,15 @@ class Loaded:
 
     model: Model
     on_device_bytes: int
+    is_known: bool = True
+    """Whether the manager has loaded it; one that was made on the card is asked for room as if it were not there."""
 
 
 class ForgeMemory:
     """The loaded models, most recently used first, on a card with ``empty_bytes`` for them and the activations."""
+
+    there_factor = 0.25
+    """``inclusive_memory * 0.25``: of a model that was made on the card and is loaded for the first time."""
 
     def __init__(
         self, empty_bytes: int, inference_bytes: int, *, fully_swapped: bool, kept: Launched = AS_USUAL
@@ -86,11 +91,12 @@ class ForgeMemory:
         to_free = max(self.inference_bytes, required_bytes)
         kept = [item for model in models for item in self.loaded if item.model == model]
         missing = [model for model in models if all(item.model != model for item in kept)]
+        made_there = sum(item.model.size_bytes for item in kept if not item.is_known)
         for item in kept:
             self.loaded.remove(item)
-            self.loaded.insert(0, item)
-        if missing:
-            to_free += MODEL_FACTOR * sum(model.size_bytes for model in missing)
+            self.loaded.insert(0, replace(item, is_known=True))
+        kept = self.loaded[: len(kept)]
+        to_free += MODEL_FACTOR * (sum(model.size_bytes for model in missing) + self.there_factor * made_there)
         self._send_away(to_free, kept)
         for model in missing:
             self.loaded.insert(0, Loaded(model, self._part_that_fits(model)))
@@ -166,7 +172,8 @@ def decide_all(
 def there_at_first(request: Request, weights: ModelWeights, kept: Launched) -> list[Loaded]:
     """Return what is on the card before the generation begins: idle models, and a denoiser that never leaves it."""
     unet = unet_of(weights)
-    return [Loaded(unet, unet.size_bytes), *idle_models(request)] if "unet" in kept.stays else idle_models(request)
+    made_there = [Loaded(unet, unet.size_bytes, is_known=False)] if "unet" in kept.stays else []
+    return [*made_there, *idle_models(request)]
 
 
 def unet_of(weights: ModelWeights) -> Model:

@@ -132,7 +132,8 @@ class NeoMemory:
         least = wanted if least_bytes is None else max(rules.minimum_bytes, least_bytes + rules.reserved_bytes)
         names = {model.name for model in models}
         before = {item.model.name: item.on_device_bytes for item in self.loaded if item.model.name in names}
-        missing = sum(model.size_bytes - before.get(model.name, 0) for model in models)
+        known = {item.model.name for item in self.loaded if item.is_known}
+        missing = sum(model.size_bytes - (before.get(model.name, 0) if model.name in known else 0) for model in models)
         self._send_away(MODEL_FACTOR * missing + wanted, names)
         self._send_away(least, names)
         for model in models:

@@ -91,7 +91,8 @@ class ReforgeMemory:
         """Make room for ``models`` and for ``required_bytes`` beside them, then load what fits."""
         wanted = max(self.rules.minimum_bytes, required_bytes + self.rules.reserved_bytes)
         before = {item.model: item.on_device_bytes for item in self.loaded if item.model in models}
-        missing = sum(model.size_bytes - before.get(model, 0) for model in models)
+        known = {item.model for item in self.loaded if item.is_known}
+        missing = sum(model.size_bytes - (before.get(model, 0) if model in known else 0) for model in models)
         self._send_away(MODEL_FACTOR * missing + wanted, models)
         for model in models:
             loaded_bytes = before.get(model, 0)

@@ -159,3 +159,10 @@ def test_the_drivers_own_pool_is_computed_with_and_said():
     pool, native = a_request(flags=["--cuda-malloc"]), a_request()
     wanted = [max(phase.comfortable_bytes for phase in estimate(item).phases) for item in (pool, native)]
     assert wanted[0] < wanted[1] and "estimate.alloc_conf_pool" in keys(pool)
+
+
+@pytest.mark.parametrize(("host", "gib", "left"), [("neo", 9, 0), ("reforge", 9, 0), ("classic", 9, 2144)])
+def test_room_is_made_for_a_denoiser_that_is_there_already_when_it_is_loaded_for_the_first_time(host, gib, left):
+    """Neo and reForge ask for all of it, so the text encoders leave; Classic asks for what is not there."""
+    found = parts(a_request(host, [HIGH[host]], gib=gib, vae={"dtype": "fp16"}), "sampling")
+    assert found.get("text_encoders", 0) // MIB == pytest.approx(left, abs=600 if left else 0)
