@@ -143,7 +143,7 @@ class A1111(BesideTiledVae):
             levers_attention.compute_with(self, p, levers.attention, now)
         if levers.stores_fp8 and levers_storage.can_store_fp8():
             levers_storage.a1111_in_fp8(self, p)
-        levers_controlnet.leave_between_steps(p, levers.low_vram_units)
+        levers_controlnet.leave_between_steps(p, levers.low_vram_units, self.runs.of(p).of_fields)
         self._prepare_tiles_and_halves(p, request)
 
     def before_sampling(self, p: Any, latent: Any) -> None:

@@ -190,7 +190,8 @@ class Forge(BackendLine):
         """Switch on what is wanted and not on yet. The script reads its arguments in its ``process``, after us."""
         present = units.arguments_of(p, NEVER_OOM)
         missing = {place: True for place, on in wanted.items() if on and not (len(present) > place and present[place])}
-        if missing and not units.with_arguments(p, NEVER_OOM, missing) and VAE in missing:
+        fields = self.runs.of(p).of_fields
+        if missing and not units.with_arguments(p, NEVER_OOM, missing, fields) and VAE in missing:
             from backend import memory_management
 
             self.runs.of(p).of_run.set_attribute(memory_management, "VAE_ALWAYS_TILED", True)

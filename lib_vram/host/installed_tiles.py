@@ -68,7 +68,7 @@ class BesideTiledVae(WebUI):
         installed = units.tiled_vae_tile(p)
         size = request.vae.tile_size if request else None
         if installed is not None and size is not None and size < installed:
-            units.with_arguments(p, units.TILED_VAE, {units.DECODER_TILE: size // 8})
+            units.with_arguments(p, units.TILED_VAE, {units.DECODER_TILE: size // 8}, self.runs.of(p).of_fields)
         return installed
 
 

@@ -196,7 +196,7 @@ class LdmPatched(WebUI):
         present = units.arguments_of(p, NEVER_OOM)
         missing = {place: True for place, on in wanted.items() if on and not (len(present) > place and present[place])}
         if missing:
-            units.with_arguments(p, NEVER_OOM, missing)
+            units.with_arguments(p, NEVER_OOM, missing, self.runs.of(p).of_fields)
 
     def sample_apart(self, p: Any, name: str, one_by_one: Callable[[Any], Any]) -> None:
         """Compute cond and uncond one after the other in the run of ``p``: ``name`` is the sampler's function."""

@@ -35,24 +35,29 @@ class LoadWatch:
     def __init__(self, told: Told) -> None:
         self._told = told
         self._patches = Patches()
+        self._alive = [False]
         self._loads = threading.local()
 
     def start(self) -> None:
         """Wrap the loaders of this host; twice does nothing more."""
         self.stop()
+        self._alive = [True]
         models: Any = sys.modules.get("modules.sd_models")
         for name in LOADERS:
             loader = getattr(models, name, None)
             if callable(loader):
-                self._patches.set_attribute(models, name, self._wrapped(loader))
+                self._patches.set_attribute(models, name, self._wrapped(loader, self._alive))
 
     def stop(self) -> None:
-        """Give the host its loaders back."""
+        """Give the host its loaders back; what another extension has laid itself over passes through from now on."""
+        self._alive[0] = False
         self._patches.undo()
 
-    def _wrapped(self, loader: Callable[..., Any]) -> Callable[..., Any]:
+    def _wrapped(self, loader: Callable[..., Any], alive: list[bool]) -> Callable[..., Any]:
         @functools.wraps(loader)
         def load(*args: Any, **kwargs: Any) -> Any:
+            if not alive[0]:
+                return loader(*args, **kwargs)
             with self._noted():
                 return loader(*args, **kwargs)
 

@@ -10,10 +10,11 @@ copy is known by its ``close``, and what belongs to the original is taken off be
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Callable, MutableMapping
 from types import MethodType
-from typing import Any
+from typing import Any, ClassVar
 
 from lib_vram.guard.fail_open import fail_open
 
@@ -31,6 +32,42 @@ def _loosely(thing: Any) -> Callable[[], Any]:
         return weakref.ref(thing)
     except TypeError:
         return lambda: thing
+
+
+class _Layer:
+    """One of our values of a dict's item. Runs may end in another order than they began in."""
+
+    _lock = threading.Lock()
+    _all: ClassVar[dict[tuple[int, str], list[_Layer]]] = {}
+    """By dict and key, the newest last."""
+
+    def __init__(self, mapping: MutableMapping[str, Any], key: str, value: Any) -> None:
+        self._mapping, self._key, self._value = mapping, key, value
+        with self._lock:
+            self._before = mapping.get(key, _MISSING)
+            self._all.setdefault((id(mapping), key), []).append(self)
+            mapping[key] = value
+
+    def take_off(self) -> None:
+        """Give back what was there before; where a newer one lies over it, that gives it back when it goes."""
+        place = (id(self._mapping), self._key)
+        with self._lock:
+            layers = self._all[place]
+            above = layers[layers.index(self) + 1 :][:1]
+            layers.remove(self)
+            if not layers:
+                del self._all[place]
+            if above:
+                if above[0]._before == self._value:
+                    above[0]._before = self._before
+            elif self._mapping.get(self._key, _MISSING) == self._value:
+                self._give_back()
+
+    def _give_back(self) -> None:
+        if self._before is _MISSING:
+            del self._mapping[self._key]
+        else:
+            self._mapping[self._key] = self._before
 
 
 class Patches:
@@ -66,17 +103,11 @@ class Patches:
         self._undo.append(undo)
 
     def set_item(self, mapping: MutableMapping[str, Any], key: str, value: Any) -> None:
-        """Set an item of a dict; undone while it is still ``value``."""
-        before = mapping.get(key, _MISSING)
-        mapping[key] = value
+        """Set an item of a dict; undone while it is still ``value``, also when another run's lies over it."""
+        layer = _Layer(mapping, key, value)
 
         def undo() -> bool:
-            if mapping.get(key, _MISSING) != value:
-                return True
-            if before is _MISSING:
-                del mapping[key]
-            else:
-                mapping[key] = before
+            layer.take_off()
             return True
 
         self._undo.append(undo)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lib_vram.errors import BadInput
 from lib_vram.guard.argument import TITLE, RunArgument
 from lib_vram.host.asked import ControlNet, name_or_none
 from lib_vram.request import SIZE_LIMITS, Detailer
+
+if TYPE_CHECKING:
+    from lib_vram.host.patches import Patches
 
 CONTROLNET = "controlnet"
 ADETAILER = "adetailer"
@@ -31,19 +35,37 @@ def arguments_of(p: Any, title: str) -> tuple[Any, ...]:
     return tuple(p.script_args[script.args_from : script.args_to])
 
 
-def with_arguments(p: Any, title: str, values: Mapping[int, Any]) -> bool:
+def with_arguments(p: Any, title: str, values: Mapping[int, Any], fields: Patches | None = None) -> bool:
     """Give the script of that title other arguments, by position, on a copy; whether there is such a script.
 
-    The host hands one list of arguments to every run of an API server, so it is never changed in place.
+    The host hands one list of arguments to every run of an API server, so it is never changed in place. With
+    ``fields``, those of the run, each is taken back when the same ``p`` runs again, unless somebody has changed it.
     """
     script = script_titled(p, title)
     if script is None or script.args_from is None:
         return False
+    placed = {script.args_from + position: value for position, value in values.items()}
+    before = {position: p.script_args[position] for position in placed}
+    _replace(p, placed)
+    if fields is not None:
+        owner_of = weakref.ref(p)
+        fields.call_when_undone(lambda: _take_back(owner_of(), placed, before))
+    return True
+
+
+def _replace(p: Any, values: Mapping[int, Any]) -> None:
     arguments = list(p.script_args)
     for position, value in values.items():
-        arguments[script.args_from + position] = value
+        arguments[position] = value
     p.script_args = type(p.script_args)(arguments) if isinstance(p.script_args, (list, tuple)) else arguments
-    return True
+
+
+def _take_back(p: Any, ours: Mapping[int, Any], before: Mapping[int, Any]) -> None:
+    """Give ``p`` its own arguments back where ours still are."""
+    now = p.script_args if p is not None else ()
+    still = {place: before[place] for place, value in ours.items() if place < len(now) and now[place] is value}
+    if still:
+        _replace(p, still)
 
 
 def own_argument(p: Any) -> RunArgument:

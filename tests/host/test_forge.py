@@ -62,6 +62,27 @@ def test_never_oom_is_switched_on_through_its_own_arguments(fake, host):
     assert fake.record.decodes == ["whole"]
 
 
+def test_the_same_object_run_again_has_its_own_arguments_again(fake, host):
+    p = with_never_oom(fake, False, False)
+    own, original = p.script_args, host.request_from_processing(p)
+    host.prepare_run(p, original.replace(forge=ForgeSettings(GIB, never_oom_vae=True, never_oom_unet=True)))
+    assert host.request_from_processing(p).forge.never_oom_vae
+    host.end_run(p)
+    host.restore(p)
+    assert p.script_args == own
+    assert host.request_from_processing(p) == original
+
+
+def test_an_argument_that_somebody_has_changed_since_stays_theirs(fake, host):
+    p = with_never_oom(fake, False, False)
+    original = host.request_from_processing(p)
+    host.prepare_run(p, original.replace(forge=ForgeSettings(GIB, never_oom_vae=True, never_oom_unet=True)))
+    p.script_args = type(p.script_args)([0 if value is True else value for value in p.script_args])
+    theirs = p.script_args
+    host.restore(p)
+    assert p.script_args is theirs
+
+
 @pytest.mark.parametrize(("side", "tiled"), [(120, False), (128, True)])
 def test_pictures_that_forge_cannot_decode_in_tiles_are_decoded_whole(fake, host, side, tiled):
     p = fake.make(width=512, height=side, own=[{"tiled": True}])

@@ -87,3 +87,17 @@ def test_with_frozen_settings_the_host_is_not_asked_to_override_anything(fake, h
     assert p.override_settings == {} and fake.opts.data[KEY] == OURS
     host.end_run(p)
     assert fake.opts.data[KEY] == USERS
+
+
+@pytest.mark.parametrize("first_to_end", [0, 1])
+def test_of_two_runs_that_end_in_either_order_the_settings_stay_the_users(fake, host, saved, first_to_end):
+    runs, before = [fake.make(), fake.make()], dict(fake.opts.data)
+    for p, ours in zip(runs, (OURS, "Approx NN"), strict=True):
+        host.hold_option(p, KEY, ours)
+        assert host.option(KEY, None) == USERS
+    host.end_run(runs.pop(first_to_end))
+    assert host.option(KEY, None) == USERS
+    assert saved() == before
+    host.end_run(runs.pop())
+    assert saved() == before == fake.opts.data
+    assert (host.meanwhile, host._held) == ({}, {})

@@ -72,3 +72,17 @@ def test_the_host_gets_its_loaders_back_and_a_second_start_wraps_once(models):
 def test_a_host_without_these_loaders_is_left_alone(monkeypatch):
     monkeypatch.delitem(sys.modules, "modules.sd_models", raising=False)
     LoadWatch(Told()).start()
+
+
+def test_a_wrapper_that_another_extension_covers_says_nothing_once_we_are_gone(models):
+    told = Told()
+    watch = LoadWatch(told)
+    watch.start()
+    ours = models.load_model
+    models.load_model = lambda name: f"their {ours(name)}"
+    watch.stop()
+    assert models.load_model("a") == "their model of a"
+    assert told.heard == []
+    watch.start()
+    models.load_model("b")
+    assert told.heard == ["loading", "loaded"]

@@ -180,3 +180,38 @@ def test_a_run_whose_undoing_fails_is_closed_all_the_same():
     runs.of(thing).of_run.call_when_undone(lambda: 1 / 0)
     thing.close()
     assert thing.closed
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+@pytest.mark.parametrize("values", [("ours", "theirs"), ("ours", "ours")])
+def test_two_runs_items_come_back_in_whichever_order_they_end(order, values):
+    settings = {"key": "users"}
+    runs = [Patches(), Patches()]
+    for patches, value in zip(runs, values, strict=True):
+        patches.set_item(settings, "key", value)
+    runs[order[0]].undo()
+    assert settings["key"] == values[order[1]]
+    runs[order[1]].undo()
+    assert settings == {"key": "users"}
+
+
+def test_what_the_user_set_between_two_runs_outlives_both():
+    settings = {"key": "users"}
+    first, second = Patches(), Patches()
+    first.set_item(settings, "key", "ours")
+    settings["key"] = "new"
+    second.set_item(settings, "key", "theirs")
+    first.undo()
+    second.undo()
+    assert settings == {"key": "new"}
+
+
+def test_an_item_that_was_missing_is_missing_again_after_two_runs():
+    settings = {}
+    first, second = Patches(), Patches()
+    for patches in (first, second):
+        patches.set_item(settings, "key", "ours")
+    first.undo()
+    assert settings == {"key": "ours"}
+    second.undo()
+    assert settings == {}
