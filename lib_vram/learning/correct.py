@@ -9,7 +9,8 @@ kernel's workspace): the band holds both, and wider the further the size is from
 
 A failure says only where the phase stopped, not what it would have come to. So until a run of its kind has been
 measured, half as much again is counted for it; afterwards what was measured, up to the band's upper end. Where even
-that does not explain the failure, something was missing that PyTorch does not count, and that is counted too.
+that does not explain the failure, or no driver says what it holds, something may have been missing that PyTorch does
+not count, and that is counted too.
 """
 
 from __future__ import annotations
@@ -128,8 +129,8 @@ def correction(phase: PhaseEstimate, kind: str, lessons: Lessons) -> Correction:
         [_scaled(item.reserved_off_bytes or 0, item, phase) for item in reserved],
     ]
     more_bytes = _at_most(phase, offs, off) if kind in lessons.failed else _sure(offs, off)
-    if lack_bytes > max(0, more_bytes):
-        lack_bytes += LEAST_CAUTION_BYTES
+    if lack_bytes > max(0, more_bytes) or (lack_bytes > 0 and not lessons.contexts_bytes):
+        lack_bytes = max(lack_bytes, more_bytes) + LEAST_CAUTION_BYTES
     return Correction(
         _at_least(lack_bytes, more_bytes),
         _at_least(lack_bytes, _sure(reserved_offs, _wider(phase, *(band(values) for values in reserved_offs)))),

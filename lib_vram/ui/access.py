@@ -15,6 +15,8 @@ from lib_vram.message import render, say
 
 BETWEEN_SECONDS = 1.0
 """One after the other, and no sooner: a page that asks without end must not keep the host from its work."""
+READ_SECONDS = 0.2
+"""The same for what reads a file: several pages may look at it."""
 
 
 class Declined(Exception):
@@ -26,12 +28,16 @@ class Declined(Exception):
 
 
 class Turn:
-    """Lets one request that changes something through at a time, and none right after another."""
+    """Lets one request that changes something through at a time, and none for a while after another."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic, *, only_reads: bool = False) -> None:
         self._lock = threading.Lock()
         self._clock = clock
+        self._only_reads = only_reads
         self._ended: float | None = None
+
+    def _between_seconds(self) -> float:
+        return READ_SECONDS if self._only_reads else BETWEEN_SECONDS
 
     @contextmanager
     def taken(self, language: str) -> Iterator[None]:
@@ -43,7 +49,7 @@ class Turn:
         if not self._lock.acquire(blocking=False):
             raise Declined(429, render(say("free.flood"), language))
         try:
-            if self._ended is not None and self._clock() - self._ended < BETWEEN_SECONDS:
+            if self._ended is not None and self._clock() - self._ended < self._between_seconds():
                 raise Declined(429, render(say("free.flood"), language))
             try:
                 yield

@@ -59,7 +59,7 @@ def add_routes(app: Any, guard: GuardLike) -> None:
         "plan": lambda body: _plan(guard, Generation.from_dict(body)),
         "diagnose": lambda body: _diagnose(guard, body),
         "fits": lambda body: _fits(guard, body),
-        "undone": lambda body: _undone(guard, body),
+        "undone": partial(_undone, guard, access.Turn(only_reads=True)),
     }
     for name, work in posts.items():
         limit_bytes = LOG_LIMIT_BYTES if name == "diagnose" else BODY_LIMIT_BYTES
@@ -70,7 +70,8 @@ def add_routes(app: Any, guard: GuardLike) -> None:
         app.add_route(f"{PREFIX}/{name}", _post(app, work, CHANGE_LIMIT_BYTES), methods=["POST"])
     app.add_route(f"{PREFIX}/end-process", _post(app, partial(_end, guard, turn), CHANGE_LIMIT_BYTES), methods=["POST"])
     for name in ("history", "history-export", "history-row", "history-erase"):
-        work = partial(_of_history, name, guard, turn)
+        own_turn = turn if name == "history-erase" else access.Turn(only_reads=True)
+        work = partial(_of_history, name, guard, own_turn)
         app.add_route(f"{PREFIX}/{name}", _post(app, work, CHANGE_LIMIT_BYTES), methods=["POST"])
     for name in ("recover", "recover-delete"):
         app.add_route(
@@ -118,27 +119,32 @@ def _fits(guard: GuardLike, body: dict[str, Any]) -> dict[str, Any]:
     return answers_fits.fits(guard, *asked)
 
 
-def _undone(guard: GuardLike, body: dict[str, Any]) -> dict[str, Any]:
+def _undone(guard: GuardLike, turn: access.Turn, body: dict[str, Any]) -> dict[str, Any]:
     from lib_vram.ui import answers_undone
 
-    return answers_undone.undone(guard, body)
+    with turn.taken(_language(body)):
+        return answers_undone.undone(guard, body)
+
+
+def _language(body: dict[str, Any]) -> str:
+    language = body.get("language")
+    return language_of(language if isinstance(language, str) else None)
 
 
 def _fields(body: dict[str, Any]) -> tuple[Mode, dict[str, Any], str]:
     """Return the tab, its fields and the language that ``body`` names."""
-    tab, form, language = body.get("tab"), body.get("form"), body.get("language")
+    tab, form = body.get("tab"), body.get("form")
     if tab not in _TABS:
         raise BadInput("tab", got=tab, takes=f"one of {', '.join(_TABS)}")
     if not isinstance(form, dict):
         raise BadInput("form", got=form, takes="an object with the fields of the page")
-    return tab, form, language_of(language if isinstance(language, str) else None)
+    return tab, form, _language(body)
 
 
 def _diagnose(guard: GuardLike, body: dict[str, Any]) -> dict[str, Any]:
-    text, language = body.get("text"), body.get("language")
+    text, language = body.get("text"), _language(body)
     if text is not None and not isinstance(text, str):
         raise BadInput("text", got=text, takes="an error text or console log, or nothing for the last failure")
-    language = language_of(language if isinstance(language, str) else None)
     from lib_vram.ui.sections import diagnosis
 
     return diagnosis.answer(guard, {"text": text or "", "page": body.get("page") is True}, language)
@@ -177,7 +183,8 @@ def _of_history(name: str, guard: GuardLike, turn: access.Turn, body: dict[str, 
     if name == "history-erase":
         return answers_history.erase(guard, turn, body)
     answers = {"history": answers_history.history, "history-export": answers_history.export}
-    return answers.get(name, answers_history.row)(guard, body)
+    with turn.taken(_language(body)):
+        return answers.get(name, answers_history.row)(guard, body)
 
 
 def _live(guard: GuardLike, query: dict[str, Any]) -> dict[str, Any]:

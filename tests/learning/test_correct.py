@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lib_vram.estimate.residency import CONTEXT_BYTES
-from lib_vram.learning.correct import LEAST_HALF_BYTES, apply, corrector, percent
+from lib_vram.learning.correct import LEAST_CAUTION_BYTES, LEAST_HALF_BYTES, apply, corrector, percent
 from lib_vram.learning.lessons import NOTHING, Lack, Lessons, Observation, kind_in, lessons_of
 from lib_vram.message import say
 from lib_vram.units import GIB, MIB
@@ -250,3 +250,14 @@ def test_under_a_start_with_runs_of_its_own_those_count():
 
 def test_where_nothing_was_learned_nothing_corrects():
     assert corrector(lambda asked: NOTHING, REQUEST) is None
+
+
+def test_where_no_driver_says_what_it_holds_a_failure_leaves_room_for_that_too():
+    big, near = phase(floor=4000 * MIB), phase(floor=3900 * MIB)
+    room = big.needs_bytes + 50 * MIB
+    told = [
+        after(failed(big, room=room), run(record(near, off=300 * MIB), context_bytes=held), computed=estimate(near))
+        for held in (None, CONTEXT_BYTES)
+    ]
+    needs = [result.phases[0].minimum_bytes - near.minimum_bytes for result in told]
+    assert needs[0] == needs[1] + LEAST_CAUTION_BYTES

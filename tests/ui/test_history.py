@@ -59,6 +59,7 @@ def guard(recorder):
 @pytest.fixture
 def client(guard, monkeypatch):
     monkeypatch.setattr(access, "BETWEEN_SECONDS", 0)
+    monkeypatch.setattr(access, "READ_SECONDS", 0)
     app = FastAPI()
     routes.add_routes(app, guard)
     return TestClient(app)
@@ -222,6 +223,7 @@ def test_where_other_machines_reach_the_page_nothing_is_erased(client, guard, re
 
 def test_a_guard_that_keeps_nothing_answers_all_the_same(monkeypatch):
     monkeypatch.setattr(access, "BETWEEN_SECONDS", 0)
+    monkeypatch.setattr(access, "READ_SECONDS", 0)
     app = FastAPI()
     routes.add_routes(app, SimpleNamespace(host=Host()))
     client = TestClient(app)
@@ -229,3 +231,14 @@ def test_a_guard_that_keeps_nothing_answers_all_the_same(monkeypatch):
     assert post(client, "history-row").json()["row"] == ""
     assert post(client, "history-erase", {"confirm": True}).json()["erased"]
     assert post(client, "history-export", {"format": "csv"}).json()["text"].startswith("at,host,")
+
+
+@pytest.mark.parametrize("name", ["history", "history-export", "history-row"])
+def test_a_page_that_asks_without_end_is_turned_away_and_others_are_answered(guard, monkeypatch, name):
+    monkeypatch.setattr(access, "READ_SECONDS", 60)
+    app = FastAPI()
+    routes.add_routes(app, guard)
+    client, body = TestClient(app), {"format": "csv"}
+    assert [post(client, name, body).status_code for _ in range(3)] == [200, 429, 429]
+    others = {"history", "history-export", "history-row"} - {name}
+    assert {post(client, other, body).status_code for other in others} == {200}

@@ -13,7 +13,7 @@ from lib_vram.host.base import Settings
 from lib_vram.message import LANGUAGES, area
 from lib_vram.plan.levers import LEVERS
 from lib_vram.plan.preferences import KEPT
-from lib_vram.ui import routes
+from lib_vram.ui import access, routes
 from lib_vram.ui.sections import left_alone
 
 ADDRESS = "/vram-guard/v1/undone"
@@ -36,7 +36,8 @@ def guard():
 
 
 @pytest.fixture
-def client(guard):
+def client(guard, monkeypatch):
+    monkeypatch.setattr(access, "READ_SECONDS", 0)
     app = FastAPI()
     routes.add_routes(app, guard)
     return TestClient(app)
@@ -89,3 +90,10 @@ def test_every_change_and_every_kept_thing_has_a_name_in_each_language(language)
     words = area(language, "plan")
     assert {f"lever_{lever}" for lever in LEVERS} <= set(words)
     assert {f"keep_{name}" for name in KEPT} <= set(words)
+
+
+def test_a_flood_is_turned_away_and_not_counted(client, guard, monkeypatch):
+    monkeypatch.setattr(access, "READ_SECONDS", 60)
+    answers = [client.post(ADDRESS, json={"steps": ["vae_tiled"]}).status_code for _ in range(3)]
+    assert answers == [200, 429, 429]
+    assert guard.undone.too_often() == ()
