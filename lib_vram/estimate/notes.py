@@ -87,7 +87,7 @@ def _general_notes(request: Request, placed: tuple[Placed, ...]) -> Iterator[Mes
     width, height = computed_side(request, request.width), computed_side(request, request.height)
     if (width, height) != (request.width, request.height):
         yield say("estimate.size_cut", width=request.width, height=request.height, to_width=width, to_height=height)
-    tile = vae_tile(request, "vae_decode")
+    tile = vae_tile(request)
     parts = [item.component for item in placed if not isinstance(item.component, Addon)]
     if tile and any(part.tile for part in parts):
         yield say("estimate.tiles", tile=tile)

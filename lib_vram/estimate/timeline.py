@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -39,8 +38,9 @@ from lib_vram.estimate.work import Sizes, Work, Working
 from lib_vram.physics.addons import Addon
 from lib_vram.physics.attention import SELF_SLICING
 from lib_vram.physics.component import CodeHost, Component
-from lib_vram.physics.families import SHAPES
 from lib_vram.physics.controlnets import result_numbers
+from lib_vram.physics.families import SHAPES
+from lib_vram.physics.in_step import SHAPES as IN_STEP
 from lib_vram.physics.quantised import scratch_bytes
 from lib_vram.request import HostName, Request
 
@@ -66,12 +66,7 @@ TAESD_BYTES_PER_PIXEL = 64 * 2 * 3
 (modules/sd_vae_taesd.py). A rule, not a measurement."""
 
 DEFAULT_TILE = 768
-"""Side of a tile in pixels where the request names none (A1111, our own tiled decode)."""
-TILE_BYTES_PER_PIXEL = 2176
-"""What a decode needs per pixel in half precision, measured (see docs/how-it-computes.md)."""
-MIDDLE_BYTES_PER_PIXEL = 6 * 512 * 2 / 64
-"""What the middle block of our tiled decode needs per pixel of the whole picture: normalised map, keys, values and a
-convolution's workspace of the size of two, and one to spare, each of 512 channels for 64 pixels, in half precision."""
+"""Side of a tile in pixels where the request names none (A1111 and reForge: our own tiles)."""
 FORGE_TILE = 512
 """Forge decodes tiles of 64×64 latents and the same area as 32×128 and 128×32 (backend/patcher/vae.py)."""
 
@@ -363,33 +358,23 @@ def _vae_component(
         dtype=vae_dtype(request),
         attention=request.attention, cfg=False, alloc_conf=conf_of(request), host=code_host(request),
     )  # fmt: skip
-    tile = vae_tile(request, part)
+    tile = vae_tile(request)
     if tile is None:
         return whole
     if tile >= max(width, height):
         return replace(whole, batch=1)
     if host_tiles(request):
         return replace(whole, batch=1, tile=tile)
-    return _in_our_tiles(whole, tile)
+    if SHAPES[request.model.family].vae not in IN_STEP:
+        return whole  # our tiles leave a VAE of another shape alone
+    return replace(whole, batch=1, tile=tile, in_step=True, attention="sdpa", host="forge")
 
 
-def _in_our_tiles(whole: Component, tile: int) -> Component:
-    """Our decode in tiles brings its own attention, a bounded number of queries at a time.
-
-    Its middle block sees the whole latent, so from some size down a smaller tile needs no less.
-    """
-    least = math.sqrt(whole.width * whole.height * MIDDLE_BYTES_PER_PIXEL / TILE_BYTES_PER_PIXEL)
-    needed = LATENT_FACTOR * math.ceil(least / LATENT_FACTOR)
-    return replace(whole, batch=1, tile=max(tile, needed), attention="sdpa", host="forge")
-
-
-def vae_tile(request: Request, part: Literal["vae_decode", "vae_encode"]) -> int | None:
-    """Return the side of the VAE's tiles in pixels, ``None`` when it works on the whole picture."""
+def vae_tile(request: Request) -> int | None:
+    """Return the side of the VAE's tiles in pixels, for decode and encode; ``None`` when it works on whole pictures."""
     if host_tiles(request):
         return forge_tile(request)
-    if request.vae.tiled and part == "vae_decode":
-        return request.vae.tile_size or DEFAULT_TILE
-    return None
+    return request.vae.tile_size or DEFAULT_TILE if request.vae.tiled else None
 
 
 def forge_tile(request: Request) -> int | None:

@@ -35,6 +35,7 @@ from lib_vram.host.tiled_layers import (
     are_residual,
     last_layers,
     middle,
+    one_by_one,
     reach,
     residual,
 )
@@ -81,7 +82,7 @@ def decode(decoder: Any, latent: Tensor, tile_size: int) -> Tensor:
     ``latent`` is batch x channels x rows x columns; the result has the same device and type.
     The pictures of a batch are decoded one after the other, as A1111 does.
     """
-    return torch.cat([_decode_one(decoder, latent[index : index + 1], tile_size) for index in range(latent.shape[0])])
+    return one_by_one(latent, lambda one: _decode_one(decoder, one, tile_size))
 
 
 def _decode_one(decoder: Any, latent: Tensor, tile_size: int) -> Tensor:

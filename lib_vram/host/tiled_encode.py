@@ -16,7 +16,6 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -29,6 +28,7 @@ from lib_vram.host.tiled_layers import (
     first_layer,
     last_layers,
     middle,
+    one_by_one,
     residual,
 )
 from lib_vram.host.tiled_switch import step_aside as step_aside
@@ -57,7 +57,7 @@ def encode(encoder: Any, picture: Tensor, tile_size: int) -> Tensor:
     ``picture`` is batch x 3 x rows x columns; the result, batch x (mean and log variance) x latent rows x latent
     columns, has the same device and type. The pictures of a batch are encoded one after the other, as A1111 does.
     """
-    return torch.cat([_encode_one(encoder, picture[index : index + 1], tile_size) for index in range(len(picture))])
+    return one_by_one(picture, lambda one: _encode_one(encoder, one, tile_size))
 
 
 def _encode_one(encoder: Any, picture: Tensor, tile_size: int) -> Tensor:

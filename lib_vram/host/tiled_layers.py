@@ -10,7 +10,7 @@ The decoder and the encoder are walks over these layers: ``tiled_decode`` and ``
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -157,6 +157,12 @@ class Tiles:
 def _cuts(length: int, side: int) -> list[tuple[int, int]]:
     count = -(-length // side)
     return [(length * index // count, length * (index + 1) // count) for index in range(count)]
+
+
+def one_by_one(batch: Tensor, run: Callable[[Tensor], Tensor]) -> Tensor:
+    """Return what ``run`` makes of each entry of ``batch``, together."""
+    made = [run(batch[index : index + 1]) for index in range(batch.shape[0])]
+    return made[0] if len(made) == 1 else torch.cat(made)
 
 
 def first_layer(conv: torch.nn.Module, whole: Tensor, tiles: Tiles) -> Canvas:

@@ -20,7 +20,8 @@ class Component:
     """One part of one model at one size. ``width`` and ``height`` in pixels of the picture.
 
     ``batch`` is the number of pictures; with ``cfg`` the part sees twice as many.
-    ``tile`` is the side of a VAE tile in pixels, ``None`` for the whole picture at once.
+    ``tile`` is the side of a VAE tile in pixels, ``None`` for the whole picture at once. ``in_step`` says that tiles go
+    through the VAE together, layer by layer, and not one after the other.
     """
 
     family: Family
@@ -42,6 +43,7 @@ class Component:
     free memory (``split``, ``sub_quad``) looks at it; ``None`` finds the least with which it gets by."""
     shortened: Shortened | None = None
     """What makes self-attention look at fewer tokens: token merging, HyperTile."""
+    in_step: bool = False
     variant: str = ""
     """Which of several published ControlNets of the family (``physics/controlnets.py``)."""
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import lru_cache, partial
 
 from lib_vram.errors import BadInput, NotReady
-from lib_vram.physics import tiles, video
+from lib_vram.physics import in_step, tiles, video
 from lib_vram.physics.allocator import SEGMENT_ROUNDING, AllocatorConf, CachingAllocator, segment_bytes
 from lib_vram.physics.attention import PLENTY, SELF_SLICING, WAYS
 from lib_vram.physics.cache import MEASURED, measured
@@ -115,14 +115,25 @@ def component_trace(component: Component) -> EventTrace:
     Raises:
         NotReady: there is no profile of this part of this model yet.
     """
+    trace = _in_step_trace(component) if component.in_step and tiles.is_tiled(component) else _profile_trace(component)
+    conf = AllocatorConf.parse(component.alloc_conf)
+    return trace if not conf.divisions else replace(trace, sizes=tuple(map(conf.rounded, trace.sizes)))
+
+
+def _in_step_trace(component: Component) -> EventTrace:
+    assert component.tile is not None  # it is tiled
+    item_bytes = tiles.ITEM_BYTES.get(component.dtype, tiles.HALF_BYTES)
+    size = (component.height, component.width)
+    return in_step.in_step_trace(SHAPES[component.family].vae, component.part, size, component.tile, item_bytes)
+
+
+def _profile_trace(component: Component) -> EventTrace:
     free = PLENTY if component.free_bytes is None else component.free_bytes
     host = "diffusers" if component.code == "diffusers" else component.host
     way = "sdpa" if _is_always_fused(component) else component.attention
     kept = None if _wants_every_turn(component) else KEPT_REPEATS
     trace = expand(_profile(component), setting_of(component), way, host, free, kept, shortened=component.shortened)
-    trace = tiles.beside(trace, tiles.kept_bytes(component))
-    conf = AllocatorConf.parse(component.alloc_conf)
-    return trace if not conf.divisions else replace(trace, sizes=tuple(map(conf.rounded, trace.sizes)))
+    return tiles.beside(trace, tiles.kept_bytes(component))
 
 
 def _is_batch_of_pictures(component: Component) -> bool:

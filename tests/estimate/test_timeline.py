@@ -155,17 +155,30 @@ def test_tiles_are_the_host_s_and_a_picture_no_larger_than_a_tile_is_not_cut(hos
     assert timeline(request)[-1].component.tile == tile
 
 
-@pytest.mark.parametrize(("side", "asked", "used"), [(1024, 256, 256), (2048, 256, 432), (2048, 512, 512)])
-def test_our_tiles_need_no_less_than_the_decoder_s_middle_which_sees_everything(side, asked, used):
-    request = a_request(width=side, height=side, vae={"tiled": True, "tile_size": asked})
-    decode = timeline(request)[-1].component
-    assert (decode.tile, decode.attention, decode.host) == (used, "sdpa", "forge")
+@pytest.mark.parametrize("host", ["a1111", "reforge"])
+@pytest.mark.parametrize("place", [0, -1])
+def test_our_tiles_go_in_step_through_encoder_and_decoder_with_attention_of_their_own(host, place):
+    tiles = {"tiled": True, "tile_size": 512}
+    request = a_request(host=host, mode="img2img", width=1024, height=1024, attention="split", vae=tiles)
+    component = timeline(request)[place].component
+    assert (component.tile, component.in_step, component.attention) == (512, True, "sdpa")
 
 
-def test_a1111_s_tiles_are_for_decoding_only_and_forge_s_for_both():
-    a1111 = a_request(mode="img2img", width=1024, height=1024, vae={"tiled": True})
-    forge = a_request(host="forge", mode="img2img", width=1024, height=1024, forge={"never_oom_vae": True})
-    assert (timeline(a1111)[0].component.tile, timeline(forge)[0].component.tile) == (None, 512)
+def test_forge_s_tiles_are_for_both_as_well_and_go_one_by_one():
+    request = a_request(host="forge", mode="img2img", width=1024, height=1024, forge={"never_oom_vae": True})
+    parts = [timeline(request)[place].component for place in (0, -1)]
+    assert [(part.tile, part.in_step) for part in parts] == [(512, False)] * 2
+
+
+def test_a_picture_made_larger_by_an_upscaler_is_encoded_in_tiles():
+    request = a_request(hires={"scale": 2.0, "upscaler": "Lanczos"}, vae={"tiled": True, "tile_size": 768})
+    encode = [work.component for work in timeline(request) if work.phase == "hires_upscale"][-1]
+    assert (encode.part, encode.width, encode.tile, encode.in_step) == ("vae_encode", 1024, 768, True)
+
+
+def test_our_tiles_leave_a_vae_of_another_shape_whole():
+    request = a_request(host="reforge", model={"family": "wan21_1b"}, width=1024, height=1024, vae={"tiled": True})
+    assert timeline(request)[-1].component.tile is None
 
 
 @pytest.mark.parametrize("host", ["a1111", "forge"])
