@@ -99,7 +99,10 @@ def inspect_file(path: str | Path) -> Checkpoint:
         answer = _from_header(read_header(path))
         return replace(answer, problems=found.problems, readable=True) if found.problems else answer
     answer = _inspect(found.pieces)
-    return replace(answer, problems=(*answer.problems, *found.problems)) if found.problems else answer
+    if not found.problems:
+        return answer
+    known = (problem for problem in answer.problems if problem.key != "model.content_unknown")  # not of a part of it
+    return replace(answer, problems=(*known, *found.problems))
 
 
 def inspect_stream(file: BinaryIO) -> Checkpoint:
@@ -127,6 +130,8 @@ def _from_header(header: Header) -> Checkpoint:
         problems = (*problems, say("model.not_yet", name=found.not_yet))
     elif found.family is None and {item.name for item in components} & {"unet", "transformer", "controlnet"}:
         problems = (*problems, say("model.family_unknown"))
+    elif components and all(item.name == "other" for item in components):
+        problems = (*problems, say("model.content_unknown"))
     return Checkpoint(found.family, components, problems, found.variant, header.readable, found.not_yet)
 
 

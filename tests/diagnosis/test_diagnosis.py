@@ -58,10 +58,10 @@ def test_a_text_that_was_found_later_is_read_as_a_careful_reader_reads_it(kinds,
     assert figures is None or said == figures
 
 
-def forum_texts(path=Path(__file__).with_name("forum_texts.txt")):
+def forum_texts():
     """Read the texts of the file, which says itself how it is written: answers of four parts, and the text."""
-    blocks = re.split(r"(?m)^= ", re.sub(r"(?m)^# .*\n", "", path.read_text(encoding="utf-8")))[1:]
-    for block in blocks:
+    content = Path(__file__).with_name("forum_texts.txt").read_text(encoding="utf-8")
+    for block in re.split(r"(?m)^= ", re.sub(r"(?m)^# .*\n", "", content))[1:]:
         answer, _, text = block.partition("\n")
         yield *([part.strip() for part in answer.split(";")] + 3 * [""])[:4], text.strip("\n")
 

@@ -124,6 +124,29 @@ def test_what_is_no_denoiser_has_no_family(shapes: Shapes) -> None:
         ({"mlp_t5.0.weight": (1, 1)}, "HunyuanDiT"),
         ({"double_layers.0.attn.w1q.weight": (1, 1)}, "AuraFlow"),
         ({"t_block.1.weight": (1, 1), "y_embedder.y_proj.fc1.weight": (1, 1)}, "PixArt"),
+        ({"double_blocks.0.img_attn.x": (1,), "latent_in.weight": (1024, 64)}, "Hunyuan3D"),
+        (
+            {**original_unet(context=2048, pooled=2816), "input_blocks.3.1.norm.weight": (640,)},
+            "SSD-1B or another small SDXL",
+        ),
+        (
+            {
+                "single_transformer_blocks.0.x": (1,), "time_text_embed.timestep_embedder.x": (1,),
+                "context_embedder.linear_1.weight": (1, 1),
+            },
+            "Motif-Video",
+        ),
+        ({"txt_norm.weight": (3584,), "transformer_blocks.0.encoder_proj.weight": (1, 1)}, "Nucleus-Image"),
+        ({"condition_embedder.text_embedder.x": (1,), "patch_embedding.bias": (5120,), "patch_long.x": (1,)}, "Helios"),
+        ({"head.modulation": (1, 2, 5120), "audio_proj.audio_proj_glob_1.layer.bias": (1,)}, "Wan HuMo"),
+        (
+            {
+                "down_blocks.0.resnets.0.conv1.weight": (320, 320, *CONV), "down_blocks.0.temp_attentions.0.x": (1,),
+                "down_blocks.0.attentions.0.transformer_blocks.0.attn2.to_k.weight": (320, 1024),
+            },
+            "I2VGen-XL",
+        ),
+        ({"layers.0.input_layernorm.weight": (3072,), "patch_embedding.input_image_proj.weight": (1,)}, "OmniGen"),
     ],
 )  # fmt: skip
 def test_a_look_alike_is_called_by_its_name_and_never_mistaken(shapes: Shapes, name: str) -> None:
@@ -181,7 +204,14 @@ def test_a_lora_is_of_the_family_whose_layers_it_changes(name: str, shape: tuple
         ({"decoder.conv_in.weight": (512, 4, *CONV)}, ("vae", "sd15")),
         ({"decoder.conv_in.weight": (512, 16, *CONV)}, ("vae", "flux1")),
         ({"decoder.conv_in.weight": (512, 32, *CONV)}, ("vae", "flux2")),
-        ({"decoder.conv_in.weight": (384, 16, 3, *CONV)}, ("vae", "wan")),
+        (
+            {"decoder.conv_in.weight": (384, 16, 3, *CONV), "decoder.mid_block.resnets.0.norm1.gamma": (384,)},
+            ("vae", "wan"),
+        ),
+        ({"decoder.conv_in.weight": (512, 16, 3, *CONV)}, ("vae", "")),
+        ({"decoder.conv_in.conv.weight": (512, 128, 3, *CONV)}, ("vae", "")),
+        ({"decoder.conv_in.weight": (512, 4, *CONV), "decoder.time_conv_out.weight": (3,)}, ("vae", "")),
+        ({"decoder.conv_in.weight": (1024, 32, *CONV), "decoder.up_blocks.0.0.conv.weight": (1,)}, ("vae", "")),
         ({"decoder.middle.0.residual.0.gamma": (1,), "decoder.conv1.weight": (384, 16, 3, *CONV)}, ("vae", "wan")),
         ({"decoder.middle.0.residual.0.gamma": (1,), "decoder.conv1.weight": (1024, 48, 3, *CONV)}, ("vae", "wan22")),
         ({"text_model.embeddings.token_embedding.weight": (49408, 768)}, ("text_encoder", "clip_l")),

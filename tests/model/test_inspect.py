@@ -76,6 +76,14 @@ def test_an_unknown_denoiser_is_a_problem_and_a_vae_alone_is_not(model_file: Cal
     assert (vae.family, vae.problems, vae.components[0].name) == (None, (), "vae")
 
 
+def test_tensors_of_nothing_known_are_a_problem(model_file: Callable[..., Path]) -> None:
+    checkpoint = inspect_file(model_file({"blocks.0.mixer.weight": ("F16", (64, 64))}))
+    assert ([item.name for item in checkpoint.components], checkpoint.bytes_of("other")) == (["other"], 8192)
+    assert [render(problem) for problem in checkpoint.problems] == [
+        "these are tensors of nothing that VRAM Guard knows"
+    ]
+
+
 def test_a_model_known_by_name_alone_is_named(model_file: Callable[..., Path]) -> None:
     wan = inspect_file(model_file({"head.modulation": ("F16", (1, 2, 3072))}))
     assert (wan.family, wan.not_yet) == (None, "Wan 2.2 5B")
