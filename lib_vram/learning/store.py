@@ -76,6 +76,7 @@ class Store:
         self.note: Message | None = None
         """What is wrong with the file, for people; ``None`` while all is well."""
         self._said = False
+        self._failed_writing = False
         self._lock = threading.Lock()
 
     def add(self, run: Run) -> None:
@@ -155,7 +156,7 @@ class Store:
             file.execute("DELETE FROM rescues")
             return True
 
-        done = self._do(work, False, vacuum=True)
+        done = self._do(work, False, writes=True, vacuum=True)
         self.note = None if done else self.note
         return done
 
@@ -163,16 +164,19 @@ class Store:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as fault:
+            self._failed_writing = True
             self._say(say("learning.no_file", reason=str(fault.strerror or fault)), fault)
             return
-        self._do(work, None)
+        self._do(work, None, writes=True)
 
     def _read(self, work: Callable[[sqlite3.Connection], list[str]]) -> list[str]:
         """Return the rows that ``work`` finds, newest first, turned round."""
         nothing: list[str] = []
         return self._do(work, nothing)[::-1] if self.path.exists() else nothing
 
-    def _do(self, work: Callable[[sqlite3.Connection], T], otherwise: T, *, vacuum: bool = False) -> T:
+    def _do(
+        self, work: Callable[[sqlite3.Connection], T], otherwise: T, *, writes: bool = False, vacuum: bool = False
+    ) -> T:
         with self._lock:
             for is_last in (False, True):
                 try:
@@ -181,9 +185,10 @@ class Store:
                             result = work(file)
                         if vacuum:
                             file.execute("VACUUM")
-                    self._well()
+                    self._well(writes=writes)
                     return result
                 except sqlite3.OperationalError as fault:  # busy, full, read-only: a fault of the moment
+                    self._failed_writing = writes
                     self._say(say("learning.no_file", reason=str(fault)), fault)
                     return otherwise
                 except sqlite3.DatabaseError as fault:
@@ -206,7 +211,7 @@ class Store:
         """Give a damaged file another name, unless another WebUI has just done so."""
         if _is_sound(self.path):
             return True
-        aside = self.path.with_name(f"{self.path.stem}.damaged-{int(time.time())}.sqlite3")
+        aside = self._free_name()
         try:
             self.path.replace(aside)
             self.path.with_name(self.path.name + "-journal").unlink(missing_ok=True)
@@ -216,10 +221,20 @@ class Store:
         self._say(say("learning.damaged", name=aside.name), fault)
         return True
 
-    def _well(self) -> None:
-        """What was a fault of the moment is over; that a file was set aside stays worth saying."""
-        if self.note is not None and self.note.key == "learning.no_file":
-            self.note = None
+    def _free_name(self) -> Path:
+        """Return a name that no file has yet that was set aside before, in the same second or under another clock."""
+        stamp, number = int(time.time()), 0
+        while (aside := self.path.with_name(f"{self.path.stem}.damaged-{stamp + number}.sqlite3")).exists():
+            number += 1
+        return aside
+
+    def _well(self, *, writes: bool) -> None:
+        """What was a fault of the moment is over; that a file was set aside stays worth saying.
+
+        That it can be read does not say that it can be written again.
+        """
+        if self.note is not None and self.note.key == "learning.no_file" and (writes or not self._failed_writing):
+            self.note, self._failed_writing = None, False
 
     def _say(self, note: Message, fault: Exception) -> None:
         self.note = note

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,7 +18,8 @@ from lib_vram.learning.recorder import Recorder
 from lib_vram.learning.store import Store, record_rescue
 from lib_vram.machine.card import Card, Holder
 from lib_vram.units import GIB, MIB
-from tests.learning.makers import MACHINE, REQUEST, estimate, phase
+from tests.learning.makers import MACHINE, REQUEST, estimate, phase, record
+from tests.learning.makers import run as a_run
 
 EXPECTED = estimate(phase("text_encode", floor=50 * MIB), phase("sampling", floor=300 * MIB), phase("vae_decode"))
 OUT_OF_MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
@@ -322,3 +324,41 @@ def test_what_is_known_is_read_from_the_file_once_and_not_at_every_move_of_a_sli
 def test_a_reading_that_fails_in_the_middle_of_a_run_leaves_the_thread_alive(recorder, monkeypatch):
     monkeypatch.setattr(recorder, "_sample", lambda at: 1 / 0)
     assert recorder._sampled(0.0) > 0
+
+
+OTHERWISE = {
+    "host": "forge", "host_version": "1.11", "guard_version": "0.2", "torch": "2.6", "driver": "560.1",
+    "card": "NVIDIA GeForce RTX 4060", "total_bytes": 8 * GIB, "flags": ("--medvram",),
+    "alloc_conf": "expandable_segments:True",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [item.name for item in fields(MACHINE)])
+def test_what_was_learned_counts_no_more_once_anything_of_the_machine_is_another(tmp_path, torch, name):
+    now = MACHINE
+    made = Recorder(Store(tmp_path), lambda request: now, lambda request: EXPECTED, lambda: None, torch.read)
+    for _ in range(3):
+        made.store.add(a_run(record(phase("sampling"), off=500 * MIB)))
+    assert made.lessons(REQUEST).runs == 3
+    now = replace(MACHINE, **{name: OTHERWISE[name]})
+    assert made.lessons(REQUEST).observations == {}
+    now = MACHINE
+    assert made.lessons(REQUEST).runs == 3
+    made.close()
+
+
+def test_a_clock_that_is_set_back_in_mid_run_makes_no_time_negative(recorder, torch, monkeypatch):
+    monkeypatch.setattr(module.time, "time", iter([2000.0, 1000.0, 3.0, 2.0]).__next__)
+    for _ in range(2):
+        recorder.ended(generate(recorder, torch))
+        recorder.settle()
+    runs = recorder.store.runs()
+    assert [run.at for run in runs] == [2000.0, 1000.0]
+    assert all(run.seconds >= 0 and all(item.seconds >= 0 for item in run.phases) for run in runs)
+    assert recorder.lessons(REQUEST).runs == 2
+
+
+def test_questions_about_ever_other_machines_keep_no_more_than_a_few_in_memory(recorder):
+    for number in range(module.MOST_MACHINES + 10):
+        recorder._of(f"machine {number}")
+    assert len(recorder._known) == module.MOST_MACHINES

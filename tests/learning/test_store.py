@@ -187,6 +187,90 @@ def test_what_was_kept_before_a_sudden_death_is_there_afterwards(store):
     assert store.note is None
 
 
+HALF_WAY = """
+import sqlite3, sys, time
+file = sqlite3.connect(sys.argv[1], isolation_level=None)
+file.execute("PRAGMA cache_size = 1")
+file.execute("BEGIN IMMEDIATE")
+for count in range(400):
+    row = (1.0, "half", "", "done", "x" * 4000)
+    file.execute("INSERT INTO runs (at, machine, family, outcome, run) VALUES (?, ?, ?, ?, ?)", row)
+file.execute("DELETE FROM runs WHERE machine != 'half'")
+print("half way", flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_webui_that_is_killed_in_mid_write_leaves_the_file_whole_and_another_goes_on(store):
+    kept = [run(at=float(at)) for at in range(20)]
+    for item in kept:
+        store.add(item)
+    before = store.path.stat().st_size
+    killed = subprocess.Popen([sys.executable, "-c", HALF_WAY, str(store.path)], stdout=subprocess.PIPE)
+    assert killed.stdout.readline().strip() == b"half way"
+    assert store.path.stat().st_size > 2 * before  # the half is in the file already
+    other = writer(store, 5)  # waits for the one that writes
+    killed.kill()
+    killed.wait(10)
+    assert other.wait(30) == 0
+    for process in (killed, other):
+        process.stdout.close()
+    assert list(store.runs())[:20] == kept
+    assert [item.at for item in store.runs()][20:] == [0.0, 1.0, 2.0, 3.0, 4.0]
+    with sqlite3.connect(store.path) as file:
+        assert file.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    file.close()
+    assert store.note is None
+    assert list(store.path.parent.glob("*damaged*")) == []
+
+
+def no_space(connect, path, timeout):
+    file = connect(path, timeout=timeout)
+    file.execute(f"PRAGMA max_page_count = {file.execute('PRAGMA page_count').fetchone()[0]}")
+    return file
+
+
+def read_only(connect, path, timeout):
+    return connect(f"{Path(path).as_uri()}?mode=ro", timeout=timeout, uri=True)
+
+
+@pytest.mark.parametrize(("opened", "words"), [(no_space, "full"), (read_only, "readonly")])
+def test_a_full_disk_or_a_folder_that_cannot_be_written_costs_runs_and_is_said_once(
+    store, monkeypatch, caplog, opened, words
+):
+    for at in range(3):
+        store.add(run(at=float(at)))
+    connect = sqlite3.connect
+    with monkeypatch.context() as broken:
+        broken.setattr(module.sqlite3, "connect", lambda path, timeout: opened(connect, path, timeout))
+        for at in range(3, 60):
+            store.add(run(at=float(at), error="x" * 2000))
+        assert words in dict(store.note.values)["reason"]
+        assert [item.at for item in store.runs()][:3] == [0.0, 1.0, 2.0]
+        assert store.note.key == "learning.no_file"  # that it can be read is no reason to be silent
+    assert len(caplog.records) == 1
+    store.add(run(at=99.0))
+    assert store.runs()[-1].at == 99.0
+    assert store.note is None
+
+
+def test_with_the_clock_set_back_the_newest_run_is_still_the_last_and_the_oldest_goes_first(store, monkeypatch):
+    monkeypatch.setattr(module, "MOST_RUNS", 2)
+    for at in (1000.0, 2000.0, 3.0):
+        store.add(run(at=at))
+    assert [item.at for item in store.runs()] == [2000.0, 3.0]
+
+
+def test_a_second_damaged_file_in_the_same_second_does_not_replace_the_first(store, monkeypatch):
+    monkeypatch.setattr(module.time, "time", lambda: 1000.0)
+    for content in (b"first damage" * 40, b"second damage" * 40):
+        store.path.parent.mkdir(exist_ok=True)
+        store.path.write_bytes(content)
+        store.add(run())
+    kept = sorted(path.read_bytes()[:6] for path in store.path.parent.glob("runs.damaged-*.sqlite3"))
+    assert kept == [b"first ", b"second"]
+
+
 def test_a_rescue_goes_to_whoever_keeps_them_and_nowhere_otherwise():
     heard = []
     use(heard.append)
