@@ -7,6 +7,7 @@ all (indexes, markers, a tokenizer) counts as bytes alone. Layouts known here:
 - bitsandbytes NF4 and FP4: two weights a byte, shape lost; ``.absmax``, ``.quant_map``, ``.quant_state.…`` beside it;
   its int8: ``.SCB``.
 - fp8 and int8 with scales: ``.scale_weight``, ``.weight_scale``, ``.input_scale``, ``.comfy_quant``.
+- Quanto's 8 bits: ``x.weight._data`` and ``x.weight._scale``.
 - NVFP4: two weights a byte, with ``.weight_scale`` and ``.weight_scale_2``.
 - SVDQuant (Nunchaku): ``.qweight`` with two weights a byte or eight a word, ``.wscales``, low-rank ``.proj_up``; GPTQ.
 - GGUF: the blocks hold their scales, so the header's own shape counts.
@@ -33,7 +34,7 @@ _BESIDE_WEIGHT = (
 """What stands beside ``x.weight`` as ``x.weight.absmax``."""
 _BESIDE_LAYER = (
     ".SCB", ".weight_format", ".scale_weight", ".scale_input", ".weight_scale", ".weight_scale_2", ".input_scale",
-    ".weight_scale_inv", ".comfy_quant",
+    ".weight_scale_inv", ".comfy_quant", ".output_scale",
 )  # fmt: skip
 """What stands beside ``x.weight`` as ``x.SCB``."""
 _BESIDE_QWEIGHT = (
@@ -62,6 +63,9 @@ def weights_in(tensors: Iterable[Tensor]) -> tuple[Weight, ...]:
 
 def _weight(tensor: Tensor, beside: Mapping[str, Tensor]) -> Weight:
     dtype = _DTYPES.get(tensor.dtype, tensor.dtype.lower())
+    name = tensor.name.removesuffix("._data")
+    if name != tensor.name and f"{name}._scale" in beside:
+        return Weight(name, dtype, tensor.shape, tensor.elements, tensor.size_bytes)
     if _is_beside(tensor.name, beside):
         return Weight(tensor.name, dtype, tensor.shape, 0, tensor.size_bytes)
     if tensor.name.endswith(".qweight") and tensor.dtype in ("I8", "U8", "I32", "U32"):
@@ -100,7 +104,8 @@ def _is_beside(name: str, names: Mapping[str, Tensor]) -> bool:
     if name.endswith(_BESIDE_WEIGHT):
         return name.removesuffix(next(end for end in _BESIDE_WEIGHT if name.endswith(end))) in names or "._" in name
     if name.endswith(_BESIDE_LAYER):
-        return _layer(name, _BESIDE_LAYER) + ".weight" in names
+        weight = _layer(name, _BESIDE_LAYER) + ".weight"
+        return weight in names or f"{weight}._data" in names
     return name.endswith(_BESIDE_QWEIGHT) and _layer(name, _BESIDE_QWEIGHT) + ".qweight" in names
 
 

@@ -28,6 +28,7 @@ _CONTEXT = "input_blocks.1.1.transformer_blocks.0.attn2.to_k.weight"
 _CONTEXT_DIFFUSERS = "down_blocks.0.attentions.0.transformer_blocks.0.attn2.to_k.weight"
 _FIRST = "input_blocks.0.0.weight"
 _FIRST_DIFFUSERS = "down_blocks.0.resnets.0.conv1.weight"
+_PROJECTION_DIFFUSERS = "down_blocks.0.attentions.0.proj_in.weight"
 _DEEP = "input_blocks.7.1.transformer_blocks."
 _DEEP_DIFFUSERS = "down_blocks.2.attentions.0.transformer_blocks."
 _JOINT_DIFFUSERS = "transformer_blocks.0.norm1_context."
@@ -146,6 +147,7 @@ DENOISERS: tuple[Line, ...] = (
     ("sd15", (_FIRST, "!label_emb.", _CONTEXT + "[1]=768")),
     ("sd21", (_FIRST, "!label_emb.", _CONTEXT + "[1]=1024")),
     ("sd15", (_FIRST, "!label_emb.", _CONTEXT + ".absmax", "input_blocks.1.1.proj_in.weight[3]=1")),
+    ("sd21", (_FIRST, "!label_emb.", _CONTEXT + ".absmax", "input_blocks.1.1.proj_in.weight.absmax")),
     # UNets of diffusers
     ("Stable Video Diffusion", ("down_blocks.0.attentions.0.temporal_transformer_blocks.",)),
     ("I2VGen-XL", ("down_blocks.0.temp_attentions.0.",)),
@@ -156,6 +158,10 @@ DENOISERS: tuple[Line, ...] = (
     ("a small Stable Diffusion 1", (_CONTEXT_DIFFUSERS + "[1]=768", "up_blocks.0.", "!up_blocks.0.resnets.2.")),
     ("sd15", (_FIRST_DIFFUSERS, "!class_embedding.", _CONTEXT_DIFFUSERS + "[1]=768")),
     ("sd21", (_FIRST_DIFFUSERS, "!class_embedding.", _CONTEXT_DIFFUSERS + "[1]=1024")),
+    ("sdxl", (_FIRST_DIFFUSERS, "add_embedding.", _DEEP_DIFFUSERS + "9.", "!encoder_hid_proj.")),
+    ("sdxl_refiner", (_FIRST_DIFFUSERS + "[0]=384", "add_embedding.")),
+    ("sd15", (_FIRST_DIFFUSERS, _CONTEXT_DIFFUSERS + ".absmax", _PROJECTION_DIFFUSERS + "[3]=1")),
+    ("sd21", (_FIRST_DIFFUSERS, _CONTEXT_DIFFUSERS + ".absmax", _PROJECTION_DIFFUSERS + ".absmax", "!add_embedding.")),
 )  # fmt: skip
 """Denoisers, and ControlNets made of them. A name that is no family of ours says what is not known yet."""
 

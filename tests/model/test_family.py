@@ -175,6 +175,28 @@ def test_4_bit_flux_2_is_told_by_its_blocks_where_shapes_are_lost() -> None:
 
 
 @pytest.mark.parametrize(
+    ("more", "family"),
+    [
+        ({"down_blocks.0.attentions.0.proj_in.weight": (320, 320, 1, 1)}, "sd15"),
+        ({"down_blocks.0.attentions.0.proj_in.weight": (51200, 1)}, "sd21"),
+        (
+            {
+                "add_embedding.linear_1.weight": (1802240, 1),
+                "down_blocks.2.attentions.0.transformer_blocks.9.norm1.bias": (1280,),
+            },
+            "sdxl",
+        ),
+        ({"down_blocks.0.resnets.0.conv1.weight": (384, 384, *CONV), "add_embedding.x": (1,)}, "sdxl_refiner"),
+    ],
+)
+def test_a_4_bit_unet_is_told_by_what_has_kept_its_shape(more: Shapes, family: str) -> None:
+    packed = "down_blocks.0.attentions.0.transformer_blocks.0.attn2.to_k.weight"
+    shapes = {"down_blocks.0.resnets.0.conv1.weight": (320, 320, *CONV), packed: (122880, 1), **more}
+    scales = {f"{name}.absmax": (1,) for name, shape in shapes.items() if len(shape) == 2}
+    assert recognised({**shapes, **scales}, "U8").family == family
+
+
+@pytest.mark.parametrize(
     ("name", "shape", "family"),
     [
         ("lora_unet_down_blocks_0_attentions_0_transformer_blocks_0_attn2_to_k.lora_down.weight", (16, 768), "sd15"),

@@ -60,6 +60,11 @@ NESTED: Stored = {
         ({"a.weight": ("I8", (8, 8)), "a.SCB": ("F32", (8,)), "a.weight_format": ("U8", ())}, {"int8": 64}, 97),
         ({"a.weight": WHOLE, "a.scale_weight": ("F32", ()), "scaled_fp8": ("F8_E4M3", (2,))}, {"fp8": N}, N + 6),
         ({"a.weight": WHOLE, "a.weight_scale": ("F32", ()), "a.comfy_quant": ("U8", (28,))}, {"fp8": N}, N + 32),
+        (
+            {"a.weight._data": WHOLE, "a.weight._scale": ("F32", (3072, 1)), "a.output_scale": ("F32", ())},
+            {"fp8": N},
+            N + 4 * 3072 + 4,
+        ),
         ({"a.weight": ("I8", (8, 8)), "a.weight_scale": ("F32", (8, 1))}, {"int8": 64}, 96),
         (
             {
