@@ -18,6 +18,7 @@ from lib_vram.estimate.flags import (
 )
 from lib_vram.estimate.launched import flag_notes
 from lib_vram.estimate.named import detector_network, runs_a_network, upscaler_network
+from lib_vram.estimate.patched import FREEU_BYTES, KOHYA_SHARES
 from lib_vram.estimate.references import TAKES_REFERENCES
 from lib_vram.estimate.residency import CONTEXT_HIGH_BYTES, CONTEXT_LOW_BYTES, Placed
 from lib_vram.estimate.result import Estimate, PhaseEstimate
@@ -26,6 +27,7 @@ from lib_vram.estimate.weights import quantised_layer
 from lib_vram.message import Message, say
 from lib_vram.physics.addons import Addon, lora_scratch_bytes
 from lib_vram.physics.alloc_conf import AllocatorConf
+from lib_vram.physics.families import SHAPES
 from lib_vram.physics.interval import HALVES, device_reasons
 from lib_vram.request import Request
 
@@ -100,6 +102,7 @@ def _general_notes(request: Request, placed: tuple[Placed, ...]) -> Iterator[Mes
         yield say("estimate.no_fused_attention", device=request.device.name)
     yield from _addon_notes(request)
     yield from _reference_notes(request)
+    yield from _patch_notes(request)
     yield from _allocator_notes(request)
     if request.loras:
         yield say("estimate.loras_merged", scratch_bytes=_lora_scratch_bytes(request))
@@ -130,6 +133,28 @@ def _reference_notes(request: Request) -> Iterator[Message]:
         yield say("estimate.references_not_taken", family=request.model.family)
     elif request.model.family == "qwen_image":
         yield say("estimate.references_seen_by_the_encoder")
+
+
+def _patch_notes(request: Request) -> Iterator[Message]:
+    """What tiles, guidance and Kohya's HR fix do to the UNet's need."""
+    tiles, fix = request.tiled_diffusion, request.hr_fix
+    if tiles is not None:
+        yield say("estimate.unet_in_tiles", width=tiles.tile_width, height=tiles.tile_height, batch=tiles.batch)
+    if fix is not None and not SHAPES[request.model.family].transformer:
+        shares = KOHYA_SHARES.get(request.model.family, ())
+        share = shares[min(fix.block, len(shares)) - 1] if shares else 1.0
+        if fix.factor < 1:
+            yield say("estimate.hr_fix_enlarges")
+        elif fix.start > 0 or fix.end < 1 or share == 1:
+            yield say("estimate.hr_fix_some_steps")
+        else:
+            yield say("estimate.hr_fix_all_steps", percent=round(100 * (1 - share)))
+    if "pag" in request.guidance:
+        yield say("estimate.guidance_runs_again")
+    if "sag" in request.guidance and request.uses_cfg:
+        yield say("estimate.guidance_keeps_scores")
+    if "freeu" in request.guidance and FREEU_BYTES.get(request.model.family):
+        yield say("estimate.freeu_transforms")
 
 
 def _addon_notes(request: Request) -> Iterator[Message]:

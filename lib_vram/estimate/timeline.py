@@ -31,6 +31,7 @@ from lib_vram.estimate.flags import (
     vae_dtype,
 )
 from lib_vram.estimate.launched import launched
+from lib_vram.estimate.patched import guidance_bytes, in_tiles
 from lib_vram.estimate.references import reference_latent_bytes, reference_sizes
 from lib_vram.estimate.result import PhaseName
 from lib_vram.estimate.weights import ARCHITECTURES, quantised_layer
@@ -56,6 +57,9 @@ combined results, the last two results of a multi-step sampler, the preview and 
 
 EDIT_THIRDS = 3
 """Rows for each picture that InstructPix2Pix computes (``is_edit_model`` in modules/sd_samplers_cfg_denoiser.py)."""
+
+TILED_LATENTS = 2
+"""Latents for each row that diffusion in tiles keeps: what is summed up, and its average (``x_buffer``)."""
 
 PLAIN_WEIGHTS = ("fp32", "fp16", "bf16")
 """Weights that are multiplied as they lie there."""
@@ -140,6 +144,8 @@ def _timeline(request: Request) -> Iterator[Work]:
     for wide, high in reference_sizes(request):
         yield _encode(request, "vae_encode", wide, high)
     yield from _text(request)
+    if request.mode == "txt2img" and _is_for_inpainting(request):
+        yield _encode(request, "vae_encode", width, height)  # of a grey picture (``txt2img_image_conditioning``)
     yield from _sampling(request, "sampling", width, height)
     second = request.hires_size() if request.mode == "txt2img" else None
     if second is not None:
@@ -154,10 +160,9 @@ def _timeline(request: Request) -> Iterator[Work]:
 
 
 def _first_encodes(request: Request, width: int, height: int) -> Iterator[Work]:
-    """Yield the encodes before the first pass: img2img's picture, and the one that a model for editing looks at.
+    """Yield the encodes before the prompts are read: img2img's picture, and the one that a model for editing looks at.
 
-    An inpainting model is shown a grey picture in txt2img (``txt2img_image_conditioning``). In img2img A1111 encodes
-    what such models look at as one batch, the others one picture after the other (``inpainting_image_conditioning``).
+    The latter A1111 encodes as one batch, the others one picture after the other (``inpainting_image_conditioning``).
     """
     if request.mode == "img2img":
         start = request.start_picture
@@ -165,8 +170,6 @@ def _first_encodes(request: Request, width: int, height: int) -> Iterator[Work]:
         yield _encode(request, "vae_encode", *size)
         if (request.model.variant == "pix2pix" or _is_for_inpainting(request)) and request.host == "a1111":
             yield _encode(request, "vae_encode", width, height, at_once=request.batch_size)
-    elif _is_for_inpainting(request):
-        yield _encode(request, "vae_encode", width, height)
 
 
 def _text(request: Request) -> Iterator[Work]:
@@ -231,7 +234,8 @@ def sampling_works(request: Request, phase: PhaseName, component: Component) -> 
     """Yield the ControlNets' turns and then the UNet's own, for the UNet at work as ``component``."""
     held = _sampling_held(request, phase, component)
     nets = [request.controlnets[unit] for unit in _controlnets(request)]
-    outputs = ("control_outputs", control_outputs_bytes(component, *map(net_variant, nets))) if nets else None
+    tiles = in_tiles(request, component)
+    outputs = ("control_outputs", control_outputs_bytes(tiles, *map(net_variant, nets))) if nets else None
     for turn, unit in enumerate(_controlnets(request)):
         part = _control_component(request, component, unit)
         added = (*_added_weights(request, unit, part), *((outputs,) if turn and outputs else ()))
@@ -294,7 +298,12 @@ def _sampling_held(request: Request, phase: PhaseName, component: Component) -> 
     pixels = component.width * component.height
     latents = component.batch * latent_bytes(request, component.width, component.height) * SAMPLER_LATENTS
     latents += reference_latent_bytes(request)
+    if request.tiled_diffusion is not None:
+        latents += TILED_LATENTS * _rows(component) * latent_bytes(request, component.width, component.height)
     held: Sizes = (("latents", latents),)
+    guidance = guidance_bytes(request, component)
+    if guidance:
+        held = (*held, ("guidance", guidance))
     images = HINT_CHANNELS * pixels * len(_controlnets(request)) * _rows(component) * dtype_bytes(component)
     if phase == "hires_sampling" and not uses_latent_upscaler(request):
         images += _picture_bytes(request, component.width, component.height, component.batch)
