@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
-from lib_vram.guard.fail_open import fail_open
 from lib_vram.host import (
     freeing,
     levers_attention,
@@ -18,7 +17,7 @@ from lib_vram.host import (
 from lib_vram.host.asked import Asked
 from lib_vram.host.installed_tiles import BesideTiledVae
 from lib_vram.host.levers import levers_of
-from lib_vram.host.patches import Run
+from lib_vram.host.tiled_run import own_tiles
 from lib_vram.host.webui import dtype_name, stands_in
 from lib_vram.machine.card import Card
 from lib_vram.request import HostName, Request
@@ -176,41 +175,3 @@ def _checkpoints(model_data: Any) -> list[Any]:
     """Return the checkpoint in use and those that the host keeps beside it, each once."""
     checkpoints = [model_data.sd_model, *getattr(model_data, "loaded_sd_models", ())]
     return [model for place, model in enumerate(checkpoints) if model is not None and model not in checkpoints[:place]]
-
-
-def own_tiles(run: Run, tile_size: int) -> None:
-    """Wrap the one function through which this host (and reForge) decodes, whatever model is loaded by then.
-
-    The decoder itself is wrapped for the length of each call only, so a model that is swapped
-    in during the run is covered and none is left wrapped.
-    """
-    from modules import sd_samplers_common
-
-    run.of_run.set_attribute(
-        sd_samplers_common,
-        "samples_to_images_tensor",
-        _decoding_tiled(sd_samplers_common.samples_to_images_tensor, run, tile_size),
-    )
-
-
-def _decoding_tiled(original: Callable[..., Any], run: Run, tile_size: int) -> Callable[..., Any]:
-    def samples_to_images_tensor(
-        sample: Any, approximation: Any = None, model: Any = None, *rest: Any, **named: Any
-    ) -> Any:
-        decoder = _decoder_of(model) if run.active else None
-        if decoder is None:
-            return original(sample, approximation, model, *rest, **named)
-        from lib_vram.host import tiled_decode
-
-        with tiled_decode.tiled(decoder, tile_size):
-            return original(sample, approximation, model, *rest, **named)
-
-    return samples_to_images_tensor
-
-
-@fail_open(instead=lambda *_: None)
-def _decoder_of(model: Any) -> Any:
-    """Return the decoder of ``model``, of the loaded one when ``None``; ``None`` for one that has none to wrap."""
-    from modules import shared
-
-    return getattr((model or shared.sd_model).first_stage_model, "decoder", None)

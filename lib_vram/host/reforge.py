@@ -1,7 +1,7 @@
 """reForge: it moves models layer by layer above a reserve; its *Never OOM* switch for the VAE reaches nothing.
 
-What that switch sets is read by ``VAE.decode_inner``, which nobody calls: pictures are decoded whole, and in tiles
-only after the card has run out. So the tiles are ours here, as on A1111.
+What that switch sets is read by ``VAE.decode_inner``, which nobody calls: pictures are decoded and encoded whole, and
+in tiles only after the card has run out. So the tiles are ours here, for both, as on A1111.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from collections.abc import Callable
 from typing import Any
 
 from lib_vram.host import units
-from lib_vram.host.a1111 import own_tiles
 from lib_vram.host.asked import Asked
 from lib_vram.host.forge import UNET
 from lib_vram.host.installed_tiles import BesideTiledVae
 from lib_vram.host.ldm_patched import LdmPatched
+from lib_vram.host.tiled_run import own_tiles
 from lib_vram.machine.card import Card
 from lib_vram.request import HostName, Request
 

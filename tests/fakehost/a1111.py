@@ -62,6 +62,10 @@ class FakeA1111(FakeHost):
         """Decode by the name that other modules look up at every call."""
         self.modules["modules.sd_samplers_common"].samples_to_images_tensor("latent", 0, self.model)
 
+    def encode(self, p: Any) -> None:
+        """Encode by the name that ``modules.processing`` has imported."""
+        self.modules["modules.processing"].images_tensor_to_samples("image", 0, None)
+
     def build(self) -> None:
         """Make the modules of this host."""
         self.opts.data |= {
@@ -74,12 +78,4 @@ class FakeA1111(FakeHost):
         self._attention()
         self.stored = "Disable"
         self.module("modules.launch_utils", git_tag=lambda: "v1.10.1")
-        self.model = SimpleNamespace(first_stage_model=SimpleNamespace(decoder=SimpleNamespace(forward=None)))
-        self.modules["modules.shared"].sd_model = self.model
-
-        def samples_to_images_tensor(sample: Any, approximation: Any = None, model: Any = None) -> str:
-            tile = vars(model.first_stage_model.decoder).get("vram_guard_tile_size")
-            self.record.decodes.append(f"tiled {tile}" if tile else "whole")
-            return "picture"
-
-        self.module("modules.sd_samplers_common", samples_to_images_tensor=samples_to_images_tensor)
+        self.vae_in_our_tiles()

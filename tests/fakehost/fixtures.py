@@ -29,16 +29,16 @@ CARD = Card("NVIDIA GeForce RTX 3060", 12 * GIB, 11 * GIB, GIB, "nvml")
 
 
 @contextmanager
-def _marking(decoder: SimpleNamespace, tile_size: int) -> Iterator[bool]:
-    """Stand in for the tiled decode, which needs torch: only the mark on the decoder, which the fake host records."""
-    if hasattr(decoder, "vram_guard_tile_size"):
+def _marking(half: SimpleNamespace, tile_size: int) -> Iterator[bool]:
+    """Stand in for our tiles, which need torch: only the mark on a half of the VAE, which the fake host records."""
+    if hasattr(half, "vram_guard_tile_size"):
         yield False
         return
-    decoder.vram_guard_tile_size = tile_size
+    half.vram_guard_tile_size = tile_size
     try:
         yield True
     finally:
-        del decoder.vram_guard_tile_size
+        del half.vram_guard_tile_size
 
 
 @pytest.fixture(params=list(HOSTS))
@@ -65,8 +65,9 @@ def fake(host_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
     monkeypatch.setattr(host_webui, "_system", lambda: {"ram_total_bytes": 32 * GIB, "ram_free_bytes": 20 * GIB})
     monkeypatch.setattr(sys, "argv", ["launch.py"])
     tiles = SimpleNamespace(tiled=_marking)
-    monkeypatch.setitem(sys.modules, "lib_vram.host.tiled_decode", tiles)
-    monkeypatch.setattr(lib_vram.host, "tiled_decode", tiles, raising=False)
+    for name in ("tiled_decode", "tiled_encode"):
+        monkeypatch.setitem(sys.modules, f"lib_vram.host.{name}", tiles)
+        monkeypatch.setattr(lib_vram.host, name, tiles, raising=False)
     callbacks.guard.cache_clear()
     fail_open.forget()
     made.load_scripts()

@@ -26,6 +26,7 @@ class Record:
 
     unet_batches: list[int] = field(default_factory=list)
     decodes: list[str] = field(default_factory=list)
+    encodes: list[str] = field(default_factory=list)
     log: list[str] = field(default_factory=list)
     models_loaded: int = 0
     options: list[dict[str, Any]] = field(default_factory=list)
@@ -113,6 +114,7 @@ class Img2Img(Processing):
             latents = list(images)
         else:
             raise RuntimeError(f"bad number of images passed: {len(images)}; expecting {self.batch_size} or less")
+        self.host.encode(self)
         self.init_latent, self.overlay_images = latents, [f"overlay of {image}" for image in latents]
 
     def sample(self, seeds: list[int]) -> list[Any]:

@@ -23,8 +23,7 @@ class FakeReforge(FakeLdmPatched):
         self.memory.vae_device, self.memory.vae_dtype = (lambda: "cuda"), (lambda device, types: types[0])
         self.module("modules.lowvram")
         self.module("ldm_patched.modules.patcher_extension")
-        self.model = SimpleNamespace(first_stage_model=SimpleNamespace(decoder=SimpleNamespace(forward=None)))
-        self.modules["modules.shared"].sd_model = self.model
+        self.vae_in_our_tiles()
         info = self.modules["modules.sd_models"].checkpoints_list["model.safetensors"]
         self.modules["modules.sd_models"].model_data.sd_model = SimpleNamespace(
             sd_checkpoint_info=info,
@@ -38,13 +37,7 @@ class FakeReforge(FakeLdmPatched):
             self.record.unet_batches.append(sum(len(cond or ()) for cond in conds) * batch)
             return [cond[0] if cond else "nothing" for cond in conds]
 
-        def samples_to_images_tensor(sample: Any, approximation: Any = None, model: Any = None) -> str:
-            tile = vars(model.first_stage_model.decoder).get("vram_guard_tile_size")
-            self.record.decodes.append(f"tiled {tile}" if tile else "whole")
-            return "picture"
-
         self.module("ldm_patched.modules.samplers", calc_cond_batch=calc_cond_batch)
-        self.module("modules.sd_samplers_common", samples_to_images_tensor=samples_to_images_tensor)
 
     def step(self, p: Any) -> None:
         """One call with the list of both halves, by the name in the sampler's module."""
@@ -55,6 +48,10 @@ class FakeReforge(FakeLdmPatched):
     def decode(self, p: Any) -> None:
         """Decode by the name that other modules look up at every call."""
         self.modules["modules.sd_samplers_common"].samples_to_images_tensor("latent", 0, self.model)
+
+    def encode(self, p: Any) -> None:
+        """Encode by the name that ``modules.processing`` has imported."""
+        self.modules["modules.processing"].images_tensor_to_samples("image", 0, None)
 
     def own_scripts(self) -> list[tuple[Script, list[Any]]]:
         """*Never OOM*, with both switches off and its two tile sizes."""

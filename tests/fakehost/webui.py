@@ -205,6 +205,34 @@ class FakeHost:
         """Record in ``record.decodes`` how the VAE decodes."""
         raise NotImplementedError
 
+    def encode(self, p: Any) -> None:
+        """Record in ``record.encodes`` how the VAE encodes, on hosts that have no tiles of their own for it."""
+
+    def vae_in_our_tiles(self) -> None:
+        """Make a VAE and the functions through which A1111 and reForge decode and encode."""
+        halves = {name: SimpleNamespace(forward=None) for name in ("decoder", "encoder")}
+        self.model = SimpleNamespace(first_stage_model=SimpleNamespace(**halves))
+        self.modules["modules.shared"].sd_model = self.model
+
+        def working(half: Any) -> str:
+            tile = vars(half).get("vram_guard_tile_size")
+            return f"tiled {tile}" if tile else "whole"
+
+        def samples_to_images_tensor(sample: Any, approximation: Any = None, model: Any = None) -> str:
+            self.record.decodes.append(working(model.first_stage_model.decoder))
+            return "picture"
+
+        def images_tensor_to_samples(image: Any, approximation: Any = None, model: Any = None) -> str:
+            self.record.encodes.append(working((model or self.model).first_stage_model.encoder))
+            return "latent"
+
+        self.module(
+            "modules.sd_samplers_common",
+            samples_to_images_tensor=samples_to_images_tensor,
+            images_tensor_to_samples=images_tensor_to_samples,
+        )
+        self.modules["modules.processing"].images_tensor_to_samples = images_tensor_to_samples
+
     def own_scripts(self) -> list[tuple[Script, list[Any]]]:
         """Return the always-on scripts that come with the host, each with its arguments' defaults."""
         return []
