@@ -18,7 +18,7 @@ from functools import partial
 from importlib.util import find_spec
 from itertools import groupby
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 
@@ -33,6 +33,7 @@ from lib_vram.physics.raw import RawTrace
 from lib_vram.physics.trace import mark_attention, trace
 from lib_vram.physics.weights import VAE_PARAMETERS
 from tools.meta.clip import PROMPT_TOKENS, TextEncoders
+from tools.meta.control_lora import as_control_lora
 from tools.meta.controlnet import ControlNet
 from tools.meta.layers import A1111, FORGE, Style
 from tools.meta.shapes import TEXT_ENCODERS, UNETS, VAES
@@ -152,6 +153,13 @@ def controlnet(family: str, dtype: torch.dtype, style: Style, attend: Mark = mar
     return Traced(net, run)
 
 
+def control_lora(family: str, dtype: torch.dtype, style: Style, attend: Mark = mark) -> Traced:
+    """Return the Control-LoRA of ``family``, whose weights without the UNet's are what it brings."""
+    traced = controlnet(family, dtype, style, attend)
+    shared = as_control_lora(cast(ControlNet, traced.module))
+    return replace(traced, other_parameters=-shared)
+
+
 def vae_decode(family: str, dtype: torch.dtype, style: Style, attend: Mark = mark_picture) -> Traced:
     """Return the VAE's decoder."""
     decoder, encoder = _vae(family, dtype, style, attend)
@@ -203,6 +211,7 @@ def in_diffusers(dtype_name: str, only: str) -> Iterator[tuple[str, Traced]]:
 PARTS = {
     "denoise": denoise,
     "controlnet": controlnet,
+    "controlnet_lora": control_lora,
     "vae_decode": vae_decode,
     "vae_encode": vae_encode,
     "text_encode": text_encode,
@@ -211,7 +220,7 @@ ONE_STYLE = frozenset(("text_encode",))
 """Parts for which one host's code stands for both: too small to ever decide."""
 TWO_ORDERS = frozenset({("sd21", "denoise", A1111)})
 """What gives some blocks back earlier for a batch of one, whose positions stay views through the first projection."""
-WITHOUT = frozenset({("sdxl_refiner", "controlnet")})
+WITHOUT = frozenset({("sdxl_refiner", "controlnet"), ("sdxl_refiner", "controlnet_lora")})
 """Nobody has made these."""
 
 

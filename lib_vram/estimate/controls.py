@@ -6,7 +6,7 @@ from typing import Literal
 
 from lib_vram.estimate.weights import controlnet_bytes
 from lib_vram.physics.addons import Addon, addon_weights_bytes
-from lib_vram.physics.controlnets import variant_of
+from lib_vram.physics.controlnets import LORA, variant_of
 from lib_vram.physics.families import SHAPES
 from lib_vram.physics.weights import weights_bytes
 from lib_vram.request import ControlKind, ControlUnit, Family, WeightsDtype
@@ -21,15 +21,12 @@ ADAPTED: dict[ControlKind, dict[Family, Literal["sd15", "sdxl"]]] = {
 }
 """The families for which adapters of a kind are known, and whose shape they have."""
 
-IP_ADAPTER_PARAMETERS = {
-    "sd15": 2 * 768 * (5 * 320 + 5 * 640 + 6 * 1280) + 1024 * 4 * 768,
-    "sdxl": 2 * 2048 * (10 * 640 + 60 * 1280) + 1024 * 4 * 2048,
-}
-"""Keys and values for each of the UNet's cross-attentions, and the projection of the image to four tokens."""
-LLLITE_BYTES = 46_000_000
-"""A file of SDXL's ControlLLLite (kohya's ``controllllite_v01032064e_sdxl_*``), about."""
-CONTROL_LORA_BYTES = 774_000_000
-"""A file of SDXL's Control-LoRA of rank 256, about; those of rank 128 are half as large."""
+IP_ADAPTER_PARAMETERS = {"sd15": 22_319_616, "sdxl": 349_188_096}
+"""The plain one of the ViT-H encoder: keys and values for each of the UNet's cross-attentions, and the projection of
+the image to four tokens. Plus has 49,087,488 and 423,748,864. Counted in Forge's ``IPAdapterPlus.py``."""
+LLLITE_PARAMETERS = 22_969_600
+"""SDXL's ControlLLLite (kohya's ``controllllite_v01032064e_sdxl_*``): 136 modules with a condition of 32 channels and
+64 inside. Counted in Forge's ``lib_controllllite.py``."""
 
 
 def is_known(unit: ControlUnit) -> bool:
@@ -38,8 +35,8 @@ def is_known(unit: ControlUnit) -> bool:
 
 
 def net_variant(unit: ControlUnit) -> str:
-    """Return which of the published ControlNets of its family ``unit`` is, from the size of its file."""
-    return variant_of(unit.family, unit.bytes) if unit.kind == "controlnet" else ""
+    """Return which of the published ControlNets of its family ``unit`` is, from its kind and the size of its file."""
+    return LORA if unit.kind == "control_lora" else variant_of(unit.family, unit.bytes)
 
 
 def is_loaded_by_hosts(unit: ControlUnit) -> bool:
@@ -61,12 +58,12 @@ def control_bytes(unit: ControlUnit, dtype: WeightsDtype) -> int:
 
 def _typical_bytes(unit: ControlUnit, dtype: WeightsDtype) -> int:
     if unit.kind == "control_lora":
-        return CONTROL_LORA_BYTES
+        return controlnet_bytes(unit.family, dtype, LORA)
     shape = ADAPTED[unit.kind].get(unit.family)
     if shape is None:
         return 0
     if unit.kind == "controllllite":
-        return LLLITE_BYTES
+        return weights_bytes(LLLITE_PARAMETERS, dtype)
     if unit.kind == "ip_adapter":
         return weights_bytes(IP_ADAPTER_PARAMETERS[shape], dtype)
     kind: Literal["t2i_adapter_sdxl", "t2i_adapter_sd15"] = f"t2i_adapter_{shape}"  # type: ignore[assignment]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from lib_vram.estimate.controls import ADAPTED, WHOLE_NETS, control_bytes
-from lib_vram.estimate.flags import compute_dtype, conf_of, has_flag, of_forge_line
+from lib_vram.estimate.flags import FORGE_LINE, compute_dtype, conf_of, has_flag, of_forge_line
 from lib_vram.estimate.named import (
     KEEP_UPSCALERS,
     Network,
@@ -36,10 +36,19 @@ T2I_LEVELS: dict[str, tuple[tuple[int, int], ...]] = {
 """What a T2I-Adapter hands to the UNet: channels and halving of the latent."""
 MANAGED: tuple[IdleKind, ...] = ("checkpoint", "controlnet", "interrogator")
 """Models that Forge and its relatives keep among those that they move (``current_loaded_models``)."""
-IP_TOKENS, IP_WIDTH = 16, 320
-"""Tokens of an image at the most, and channels of the UNet's widest attention, which runs once more over them."""
-LLLITE_MODULES, LLLITE_CHANNELS, LLLITE_HALVING = 136, 32, 4
-"""SDXL's ControlLLLite: layers with a condition of their own, its channels, and how coarse most of them are."""
+PROMPT_TOKENS, IMAGE_TOKENS = 77, 16
+"""Tokens of a prompt, and of an image at the most (IP-Adapter Plus; four otherwise)."""
+IP_WIDEST = {"sd15": 320, "sdxl": 640}
+"""Channels of the cross-attention at which an IP-Adapter finds the most tokens of the picture."""
+IP_WIDTHS = {"sd15": 5 * 320 + 5 * 640 + 6 * 1280, "sdxl": 10 * 640 + 60 * 1280}
+"""Channels of all cross-attentions together."""
+LLLITE_CHANNELS = 32
+LLLITE_MODULES = ((16, 2), (120, 4))
+"""SDXL's ControlLLLite: how many layers have a condition of their own, and how coarse it is beside the latent."""
+LLLITE_WIDTH, LLLITE_HALVING = 640, 2
+"""Channels and coarseness of the widest layers that it changes: their changed input stays to the end of the block."""
+STAY_IN = frozenset(FORGE_LINE)
+"""Hosts that keep an IP-Adapter on the device until another one is used: the object that put it there keeps it."""
 
 
 def preprocessor_works(request: Request, width: int, height: int) -> Iterator[Work]:
@@ -92,31 +101,55 @@ def _t2i_kind(unit: ControlUnit) -> AddonKind:
 
 
 def adapters_held_bytes(request: Request, width: int, height: int, rows: int) -> int:
-    """Return what adapters keep on the device while the UNet works on ``rows`` latents: weights and features.
+    """Return what adapters keep on the device while the UNet works on ``rows`` latents: weights, features, and inputs.
 
-    Forge's T2I-Adapters go back to the CPU after their turn.
+    Forge's T2I-Adapters go back to the CPU after their turn; A1111's IP-Adapters stay there.
     """
-    dtype = compute_dtype(request)
-    itemsize = 4 if dtype == "fp32" else 2
     total = 0
     for unit in request.controlnets:
-        if unit.kind in WHOLE_NETS or unit.family not in ADAPTED[unit.kind]:
-            continue
-        leaves = unit.kind == "t2i_adapter" and (of_forge_line(request) or unit.low_vram)
-        total += 0 if leaves else control_bytes(unit, dtype)
-        total += rows * itemsize * _feature_cells(unit, width // 8, height // 8)
+        if unit.kind not in WHOLE_NETS and unit.family in ADAPTED[unit.kind]:
+            total += _adapter_bytes(request, unit)
+            total += _itemsize(request) * _feature_numbers(request, unit, width // 8, height // 8, rows)
     return total
 
 
-def _feature_cells(unit: ControlUnit, columns: int, lines: int) -> int:
-    """Return how many numbers an adapter keeps or makes for one latent."""
+def adapters_kept_bytes(request: Request) -> int:
+    """Return what IP-Adapters weigh that stay on the device after the UNet's work, until others are used."""
+    if request.host not in STAY_IN:
+        return 0
+    units = (unit for unit in request.controlnets if unit.kind == "ip_adapter" and unit.family in ADAPTED[unit.kind])
+    return sum(control_bytes(unit, compute_dtype(request)) for unit in units)
+
+
+def _adapter_bytes(request: Request, unit: ControlUnit) -> int:
+    """Return what the weights of an adapter take on the device beside the UNet's work."""
+    if unit.kind == "t2i_adapter" and (of_forge_line(request) or unit.low_vram):
+        return 0
+    if unit.kind == "ip_adapter" and request.host == "a1111":
+        return 0
+    return control_bytes(unit, compute_dtype(request))
+
+
+def _itemsize(request: Request) -> int:
+    return 4 if compute_dtype(request) == "fp32" else 2
+
+
+def _feature_numbers(request: Request, unit: ControlUnit, columns: int, lines: int, rows: int) -> int:
+    """Return how many numbers an adapter adds to what is live at the peak of ``rows`` latents.
+
+    Traced with Forge's own classes and its UNet: what it keeps, and what it leaves alive of a block where the UNet
+    peaks. The features of a T2I-Adapter are those of one control picture, kept and copied at every step.
+    """
     if unit.kind == "t2i_adapter":
         levels = T2I_LEVELS[ADAPTED[unit.kind][unit.family]]
-        return sum(channels * -(-lines // halving) * -(-columns // halving) for channels, halving in levels)
+        return 2 * sum(channels * -(-lines // halving) * -(-columns // halving) for channels, halving in levels)
     if unit.kind == "ip_adapter":
-        return IP_WIDTH * (columns * lines + IP_TOKENS)
-    cells = -(-lines // LLLITE_HALVING) * -(-columns // LLLITE_HALVING)
-    return LLLITE_MODULES * LLLITE_CHANNELS * cells
+        shape = ADAPTED[unit.kind][unit.family]
+        prompts = 2 * PROMPT_TOKENS * IP_WIDEST[shape]
+        return rows * (prompts if of_forge_line(request) else 2 * IMAGE_TOKENS * IP_WIDTHS[shape])
+    kept = sum(count * -(-lines // halving) * -(-columns // halving) for count, halving in LLLITE_MODULES)
+    area = -(-lines // LLLITE_HALVING) * -(-columns // LLLITE_HALVING)
+    return LLLITE_CHANNELS * kept + (rows * LLLITE_WIDTH * area if of_forge_line(request) else 0)
 
 
 def upscaler_works(request: Request, size: tuple[int, int], wanted: tuple[int, int], held: Sizes) -> Iterator[Work]:
@@ -203,6 +236,8 @@ def _dtype(request: Request) -> AddonDtype:
 
 def _addon(request: Request, network: Network, width: int, height: int) -> Addon:
     half = network.half and _dtype(request) == "fp16" and not has_flag(request, "--upcast-sampling")
+    if request.host == "a1111" and network.kind.startswith("clip_vision"):
+        half = False  # the extension's ClipVisionDetector leaves them as they are loaded
     return Addon(
         network.kind, width, height, "fp16" if half else "fp32", alloc_conf=conf_of(request),
         shuffle=network.shuffle, by_rule=network.by_rule, parameters=network.parameters,

@@ -13,6 +13,7 @@ from lib_vram.estimate.encoders import unpacked_bytes as encoder_unpacked_bytes
 from lib_vram.estimate.extras import (
     adapter_works,
     adapters_held_bytes,
+    adapters_kept_bytes,
     detector_works,
     kept_upscaler_bytes,
     preprocessor_works,
@@ -34,7 +35,7 @@ from lib_vram.estimate.launched import launched
 from lib_vram.estimate.patched import guidance_bytes, in_tiles
 from lib_vram.estimate.references import reference_latent_bytes, reference_sizes
 from lib_vram.estimate.result import PhaseName
-from lib_vram.estimate.weights import ARCHITECTURES, quantised_layer
+from lib_vram.estimate.weights import quantised_layer
 from lib_vram.estimate.work import Sizes, Work, Working
 from lib_vram.physics.addons import Addon
 from lib_vram.physics.attention import SELF_SLICING
@@ -91,11 +92,15 @@ def _with_kept(request: Request, works: tuple[Work, ...]) -> Iterator[Work]:
     restorer = restorer_bytes(request) if left or request.batch_count > 1 else 0
     upscaler, used = _kept_upscaler_bytes(request), request.batch_count > 1
     idle = unmanaged_idle_bytes(request)
+    adapter, adapted = adapters_kept_bytes(request), request.batch_count > 1
     for work in works:
-        kept = {"face_restore": restorer, "upscaler": upscaler if used else 0, "idle_models": idle}
+        kept = {
+            "face_restore": restorer, "upscaler": upscaler if used else 0, "idle_models": idle,
+            "adapter": adapter if adapted else 0,
+        }  # fmt: skip
         names = {name for name, _ in work.held}
         more = tuple((name, size) for name, size in kept.items() if size and name not in names)
-        used = used or "upscaler" in names
+        used, adapted = used or "upscaler" in names, adapted or "adapter" in names
         yield replace(work, held=(*work.held, *more)) if more else work
 
 
@@ -238,20 +243,11 @@ def sampling_works(request: Request, phase: PhaseName, component: Component) -> 
     outputs = ("control_outputs", control_outputs_bytes(tiles, *map(net_variant, nets))) if nets else None
     for turn, unit in enumerate(_controlnets(request)):
         part = _control_component(request, component, unit)
-        added = (*_added_weights(request, unit, part), *((outputs,) if turn and outputs else ()))
-        yield Work(phase, "controlnet", part, (*held, *added), unit=unit)
+        yield Work(phase, "controlnet", part, (*held, outputs) if turn and outputs else held, unit=unit)
     yield Work(
         phase, "unet", component, (*held, outputs) if outputs else held, beside=_preview_decode(request, component)
     )
     yield from adapter_works(request, phase, component.width, component.height, held)
-
-
-def _added_weights(request: Request, unit: int, component: Component) -> Sizes:
-    """Return what a Control-LoRA takes for the layer at hand: what is added to the UNet's weights, and their sum."""
-    known = ARCHITECTURES.get(request.model.family)
-    if known is None or request.controlnets[unit].kind != "control_lora":
-        return ()
-    return (("added_weights", 2 * known.unet_layer * dtype_bytes(component)),)
 
 
 def control_outputs_bytes(component: Component, *variants: str) -> int:

@@ -17,6 +17,11 @@ TOKEN_PIXELS = 16
 """Pixels of a side that make one token of a transformer that has ControlNets."""
 
 
+LORA = "lora"
+"""The variant that is a Control-LoRA: the UNet's own weights with products of rank 256 added, and a file of 774 MB for
+SDXL. Its peak does not depend on the rank."""
+
+
 @dataclass(frozen=True)
 class ControlNetShape:
     """One published ControlNet. ``results`` of ``width`` numbers a token go to the transformer; of a UNet's none here.
@@ -32,9 +37,9 @@ class ControlNetShape:
 
 
 CONTROLNETS: Mapping[Family, tuple[ControlNetShape, ...]] = {
-    "sd15": (ControlNetShape("", 361_279_120),),
-    "sd21": (ControlNetShape("", 364_228_240),),
-    "sdxl": (ControlNetShape("", 1_251_014_160),),
+    "sd15": (ControlNetShape("", 361_279_120), ControlNetShape(LORA, 122_921_888)),
+    "sd21": (ControlNetShape("", 364_228_240), ControlNetShape(LORA, 123_839_392)),
+    "sdxl": (ControlNetShape("", 1_251_014_160), ControlNetShape(LORA, 387_148_576)),
     "flux1": (
         ControlNetShape("", 3_301_956_608, 15, 3072),
         ControlNetShape("union2", 2_140_876_800, 6, 3072),
@@ -79,7 +84,7 @@ def variant_of(family: Family, file_bytes: int | None) -> str:
 
     "" where the size is not known, or there is only one.
     """
-    shapes = CONTROLNETS.get(family, ())
+    shapes = [shape for shape in CONTROLNETS.get(family, ()) if shape.variant != LORA]
     if not file_bytes or not shapes:
         return ""
     return min(shapes, key=lambda shape: abs(2 * shape.parameters - file_bytes)).variant

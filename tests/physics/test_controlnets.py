@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from lib_vram.errors import BadInput, NotReady
@@ -49,6 +51,9 @@ TRACED: tuple[tuple[Family, str, Code, int, int, int, int], ...] = (
 """Family, which of its ControlNets, code, batch, width, height and the peak in bytes; of five frames for Wan. From the
 modules of ``tools/control_parts.py`` (reForge) and ``tools/diffusers_parts.py``."""
 
+LORA_PEAKS = ((2, 512, 97_582_080), (2, 768, 175_974_400), (2, 1024, 312_338_432), (8, 1024, 1_249_351_168))
+"""Batch, side and the peak in bytes of SDXL's Control-LoRA of rank 256 in Forge's own classes."""
+
 SDXL_UNION_PEAK_BYTES = 312_338_432
 """Of Forge Neo's own class with eight kinds of hint, at 1024×1024 and a batch of two."""
 
@@ -71,11 +76,18 @@ def test_a_union_of_sdxl_peaks_where_its_other_controlnets_do():
     assert component_trace(net("sdxl", batch=2)).floor_bytes == SDXL_UNION_PEAK_BYTES
 
 
+@pytest.mark.parametrize(("batch", "side", "peak_bytes"), LORA_PEAKS)
+def test_a_control_lora_peaks_where_forges_own_does(batch, side, peak_bytes):
+    at = net("sdxl", "lora", batch=batch, width=side, height=side)
+    assert component_trace(at).floor_bytes == pytest.approx(peak_bytes, rel=0.0005)
+    assert component_trace(replace(at, host="a1111")).floor_bytes >= peak_bytes
+
+
 @pytest.mark.parametrize(
     ("family", "variant", "file_gigabytes"),
     [("flux1", "", 6.60), ("flux1", "union2", 4.28), ("flux1", "single", 3.58), ("flux1", "xlabs", 1.49),
      ("qwen_image", "", 3.54), ("zimage", "", 6.71), ("zimage", "fun1", 3.10), ("zimage", "lite", 2.02),
-     ("sdxl", "", 2.50)],
+     ("sdxl", "", 2.50), ("sdxl", "lora", 0.774)],
 )  # fmt: skip
 def test_weights_are_those_of_the_published_files(family, variant, file_gigabytes):
     at = net(family, variant)
