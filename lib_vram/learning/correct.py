@@ -22,7 +22,7 @@ from statistics import median
 
 from lib_vram.estimate.residency import CONTEXT_BYTES, CONTEXT_HIGH_BYTES, CONTEXT_LOW_BYTES
 from lib_vram.estimate.result import Estimate, PhaseEstimate, Verdict
-from lib_vram.learning.band import LEAST_RUNS, Band, band
+from lib_vram.learning.band import LEAST_RUNS, Band, band, of_few, without_far
 from lib_vram.learning.lessons import Lack, Lessons, Observation, kind_in
 from lib_vram.message import Message, say
 from lib_vram.request import Request
@@ -41,7 +41,12 @@ LEAST_CAUTION_BYTES = 384 * MIB
 """What a phase that has failed is taken to need beyond that, of its activations and at the least, while nothing that
 was measured near this size explains the failure. The soak (``tools/soak.py``) is the test of both."""
 FEW_HALVES = 3
-"""With fewer measured runs than make a band, so many of its least half width lie around them."""
+"""With fewer measured runs than make a band, so many of its least half width lie around them at the least."""
+MOST_HALF_SHARE, MOST_HALF_SEEN = 0.15, 1.5
+"""Of the activations, and of the furthest run that was seen: a band of a few runs is widened no further than to the
+larger of these and what is computed, since few runs that lie far apart say little of how far others may."""
+FAR_SHARE, LEAST_FAR_BYTES = 0.25, 128 * MIB
+"""Of the activations, and at the least: what single runs that are further off than both do not move the band by."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +57,7 @@ class Correction:
     """What it surely needs beyond what was computed; below 0 where it needs less."""
     more_reserved_bytes: int = 0
     off: Band | None = None
-    """Where its peak is expected, less the computed one; ``None`` for too few runs."""
+    """Where its peak is expected, less the computed one; ``None`` where no run has shown it."""
     runs: int = 0
     has_failed: bool = False
 
@@ -122,18 +127,18 @@ def correction(phase: PhaseEstimate, kind: str, lessons: Lessons) -> Correction:
         caution_bytes = max(LEAST_CAUTION_BYTES, int(CAUTION_SHARE * phase.minimum_bytes)) if lack_bytes else 0
         return Correction(lack_bytes + caution_bytes, lack_bytes + caution_bytes, has_failed=lack_bytes > 0)
     offs = [[item.off_bytes for item in near], [_scaled(item.off_bytes, item, phase) for item in near]]
-    off = _wider(phase, *(band(values) for values in offs))
+    off = _off(phase, offs)
     reserved = [item for item in near if item.reserved_off_bytes is not None]
     reserved_offs = [
         [item.reserved_off_bytes or 0 for item in reserved],
         [_scaled(item.reserved_off_bytes or 0, item, phase) for item in reserved],
     ]
-    more_bytes = _at_most(phase, offs, off) if kind in lessons.failed else _sure(offs, off)
+    more_bytes = off.middle_bytes + off.half_bytes if off and kind in lessons.failed else _sure(offs, off)
     if lack_bytes > max(0, more_bytes) or (lack_bytes > 0 and not lessons.contexts_bytes):
         lack_bytes = max(lack_bytes, more_bytes) + LEAST_CAUTION_BYTES
     return Correction(
         _at_least(lack_bytes, more_bytes),
-        _at_least(lack_bytes, _sure(reserved_offs, _wider(phase, *(band(values) for values in reserved_offs)))),
+        _at_least(lack_bytes, _sure(reserved_offs, _off(phase, reserved_offs))),
         off, len(near), lack_bytes > 0,
     )  # fmt: skip
 
@@ -162,13 +167,26 @@ def _scaled(size_bytes: int, item: Observation, phase: PhaseEstimate) -> int:
     return size_bytes * phase.floor_bytes // max(1, item.activations_bytes)
 
 
-def _wider(phase: PhaseEstimate, first: Band | None, second: Band | None) -> Band | None:
-    """Return the band that holds both, and is no narrower than runs with the same settings are apart."""
-    if first is None or second is None:
+def _off(phase: PhaseEstimate, offs: list[list[int]]) -> Band | None:
+    """Return the band that holds what all of ``offs`` say, and is no narrower than like runs are apart."""
+    found = [_band(phase, values) for values in offs if values]
+    if not found:
         return None
-    low = min(item.middle_bytes - item.half_bytes for item in (first, second))
-    high = max(item.middle_bytes + item.half_bytes for item in (first, second))
+    low = min(item.middle_bytes - item.half_bytes for item in found)
+    high = max(item.middle_bytes + item.half_bytes for item in found)
     return Band((low + high) // 2, max(_least_half(phase), -(-(high - low) // 2)))
+
+
+def _band(phase: PhaseEstimate, values: list[int]) -> Band:
+    far_bytes = max(LEAST_FAR_BYTES, int(FAR_SHARE * phase.floor_bytes))
+    near = without_far(values, far_bytes)
+    spread_bytes = (phase.high_bytes - phase.low_bytes) // 2
+    found = band(near)
+    if found is None:
+        return of_few(values, spread_bytes, FEW_HALVES * _least_half(phase))
+    seen_bytes = max(abs(value - found.middle_bytes) for value in near)
+    most_bytes = max(spread_bytes, int(MOST_HALF_SHARE * phase.floor_bytes), int(MOST_HALF_SEEN * seen_bytes))
+    return Band(found.middle_bytes, min(found.half_bytes, most_bytes))
 
 
 def _least_half(phase: PhaseEstimate) -> int:
@@ -181,14 +199,8 @@ def _sure(offs: list[list[int]], off: Band | None) -> int:
                default=0)  # fmt: skip
     if more > 0:
         return more
-    return min(0, off.middle_bytes + off.half_bytes) if off is not None else 0
-
-
-def _at_most(phase: PhaseEstimate, offs: list[list[int]], off: Band | None) -> int:
-    """Return the most that is expected beyond the computed, for a kind that has failed; below 0 where it takes less."""
-    if off is not None:
-        return off.middle_bytes + off.half_bytes
-    return max(max(values) for values in offs) + FEW_HALVES * _least_half(phase)
+    is_enough = off is not None and min(map(len, offs)) >= LEAST_RUNS
+    return min(0, off.middle_bytes + off.half_bytes) if off is not None and is_enough else 0
 
 
 def _lacking(phase: PhaseEstimate, lack: Lack) -> int:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lib_vram.learning.band import SHARE, Band, band
+from lib_vram.learning.band import SHARE, Band, band, of_few, without_far
 
 KINDS = {
     "normal": lambda chance: chance.gauss(0, 1000),
@@ -53,3 +53,26 @@ def test_a_band_takes_a_fraction_of_a_millisecond():
     for _ in range(20):
         band(values)
     assert (time.perf_counter() - begun) / 20 < 0.002
+
+
+def test_one_value_keeps_the_computed_spread_around_it():
+    assert of_few([70], 100, 10) == Band(70, 100)
+
+
+@pytest.mark.parametrize(("apart", "half"), [(0, 10), (2, 22), (50, 150)])
+def test_two_values_narrow_it_where_they_agree(apart, half):
+    assert of_few([100, 100 + apart], 100, 10) == Band(100 + apart // 2, half)
+
+
+@pytest.mark.parametrize(
+    ("values", "left"),
+    [
+        ([0, 0, 900], [0, 0, 900]),  # of three nobody knows which is the odd one
+        ([0, 1, 2, 900], [0, 1, 2]),
+        ([0, 1, 2, 900, -900], [0, 1, 2, 900, -900]),  # two of five are no exception
+        ([*range(20), 900, -900], [*range(20)]),
+        ([*range(20), 900, 900, 900], [*range(20), 900, 900, 900]),
+    ],
+)
+def test_few_values_far_from_all_others_are_left_out(values, left):
+    assert without_far(values, 100) == left

@@ -37,8 +37,17 @@ def test_without_lessons_the_estimate_is_the_same_object():
     assert apply(computed, REQUEST, lessons_of(runs_off(0, of=phase("sampling")))) is computed
 
 
-def test_two_runs_leave_the_interval_as_it_was():
-    assert width(after(*runs_off(0, 0))) == width(estimate())
+def test_one_run_moves_the_interval_and_two_that_agree_tighten_it():
+    one, two, apart = (after(*runs_off(*offs)) for offs in ((200 * MIB,), (200 * MIB,) * 2, (0, 400 * MIB)))
+    assert [result.peak_bytes for result in (one, two, apart)] == [estimate().peak_bytes + 200 * MIB] * 3
+    assert width(two) < 0.7 * width(estimate()) < 0.99 * width(one) < width(apart)
+    assert all(result.low_bytes < result.peak_bytes < result.high_bytes for result in (one, two, apart))
+
+
+def test_that_two_runs_took_less_is_shown_and_not_yet_counted_on():
+    result = after(*runs_off(-100 * MIB, -100 * MIB))
+    assert result.peak_bytes == estimate().peak_bytes - 100 * MIB
+    assert result.phases[0].needs_bytes == DECODE.needs_bytes
 
 
 @pytest.mark.parametrize("count", [3, 4, 5])
