@@ -62,6 +62,16 @@ _LORA = re.compile(
     r"\.lora_(?:up|down|mid|A|B)\.|[._]lora\.(?:up|down)\.|\.hada_w|\.lokr_w|\.oft_(?:blocks|diag)|\.diff(?:_b)?$",
     re.MULTILINE,
 )
+_IN, _OUT = ("in", 1), ("out", 0)
+_LORA_SIDES: Mapping[str, tuple[tuple[str, int], ...]] = {
+    "lora_down": (_IN,), "lora_A": (_IN,), "down_0": (_IN,), "lora_up": (_OUT,), "lora_B": (_OUT,),
+    "hada_w1_b": (_IN,), "hada_w1_a": (_OUT,), "diff": (_IN, _OUT),
+    "lokr_w1": (_IN, _OUT), "lokr_w1_a": (_OUT,), "lokr_w1_b": (_IN,),
+    "lokr_w2": (_IN, _OUT), "lokr_w2_a": (_OUT,), "lokr_w2_b": (_IN,),
+}  # fmt: skip
+"""Sides of the changed layer that a matrix has, and on which axis. LoKr's two factors multiply to the whole."""
+_FACTOR = re.compile(r"(.*?)_(lora_(?:down|up|A|B)|lokr_w[12](?:_[ab])?|hada_w1_[ab]|down_0|diff)(?:_default)?$")
+_NUMBERED_BLOCK = re.compile(r"(blocks|layers)_\d+_")
 _CONTROL_MARKS = (
     "input_hint_block.", "controlnet_cond_embedding.", "zero_convs.", "controlnet_blocks.", "controlnet_x_embedder.",
     "controlnet_down_blocks.", "control_layers.",
@@ -250,22 +260,28 @@ def _lora_family(weights: Iterable[Weight]) -> Family | None:
     has_second_encoder = False
     for weight in weights:
         has_second_encoder = has_second_encoder or weight.name.startswith("lora_te2_")
-        name = weight.name.replace(".", "_")
-        side = _lora_side(name)
-        if side and len(weight.shape) >= 2:
-            sides.setdefault(name, {})[side] = weight.shape[1 if side == "in" else 0]
-    for part, side, families in LORA_LAYERS:
-        widths = {held[side] for name, held in sides.items() if part in name and side in held}
+        if len(weight.shape) < 2:
+            continue
+        layer, kind = _lora_layer(weight.name)
+        held = sides.setdefault(layer, {})
+        for side, axis in _LORA_SIDES.get(kind, ()):
+            held[side] = held.get(side, 1) * weight.shape[axis]
+    found = {
+        (_NUMBERED_BLOCK.sub(r"\1_0_", name), side, width)
+        for name, held in sides.items()
+        for side, width in held.items()
+    }
+    for part, asked, families in LORA_LAYERS:
+        widths = {width for name, side, width in found if part in name and side == asked}
         for width in sorted(widths & set(families)):
             return families[width]  # type: ignore[return-value]
     return "sdxl" if has_second_encoder else None
 
 
-def _lora_side(name: str) -> str:
-    """Return which side of a layer the matrix ``name`` has: what goes ``in`` or what comes ``out``."""
-    if any(mark in name for mark in ("lora_down", "lora_A", "hada_w1_b", "_down_0_weight")):
-        return "in"
-    return "out" if any(mark in name for mark in ("lora_up", "lora_B", "hada_w1_a")) else ""
+def _lora_layer(name: str) -> tuple[str, str]:
+    """Return which layer the matrix ``name`` is for, and which of its matrices it is."""
+    layer, _, kind = _FACTOR.sub(r"\1|\2", name.removesuffix(".weight").replace(".", "_")).rpartition("|")
+    return layer, kind
 
 
 def _adds_to_unet(weights: Iterable[Weight]) -> bool:

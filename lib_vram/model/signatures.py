@@ -291,6 +291,7 @@ OTHERS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
 LORA_LAYERS: tuple[tuple[str, str, Mapping[int, str]], ...] = (
     ("attn2_to_k", "in", {768: "sd15", 1024: "sd21", 2048: "sdxl", 1280: "sdxl_refiner"}),
     ("joint_blocks_", "in", {1536: "sd35_medium", 2432: "sd35_large"}),
+    ("distilled_guidance_layer", "in", {64: "chroma", 5120: "chroma"}),
     ("single_blocks_", "out", {27648: "flux2_klein_4b"}),
     ("double_blocks_0_img_mlp_0", "out", {18432: "flux2_klein_4b"}),
     ("double_blocks_0_img_attn", "in", {3072: "flux1", 4096: "flux2_klein_9b"}),

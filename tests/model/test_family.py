@@ -212,12 +212,28 @@ def test_a_4_bit_unet_is_told_by_what_has_kept_its_shape(more: Shapes, family: s
         ("diffusion_model.blocks.0.self_attn.q.lora_A.weight", (16, 5120), "wan21_14b"),
         ("diffusion_model.blocks.0.self_attn.q.lora_A.weight", (16, 1536), "wan21_1b"),
         ("diffusion_model.layers.0.attention.qkv.lora_A.weight", (16, 3840), "zimage"),
+        ("transformer.single_transformer_blocks.7.attn.to_qkv_mlp_proj.lora_A.weight", (16, 3072), "flux2_klein_4b"),
+        ("diffusion_model.blocks.21.self_attn.q.diff", (5120, 5120), "wan21_14b"),
+        ("lora_unet_distilled_guidance_layer_layers_1_in_layer.lora_down.weight", (16, 5120), "chroma"),
         ("lora_te_text_model_encoder_layers_0_mlp_fc1.lora_down.weight", (16, 768), None),
     ],
 )
 def test_a_lora_is_of_the_family_whose_layers_it_changes(name: str, shape: tuple[int, ...], family: str | None) -> None:
     found = recognised({name: shape})
     assert ([part.name for part in found.parts], found.family) == (["lora"], family)
+
+
+@pytest.mark.parametrize(
+    "factors",
+    [
+        {"lokr_w1": (8, 8), "lokr_w2": (480, 480)},
+        {"lokr_w1_a": (8, 2), "lokr_w1_b": (2, 8), "lokr_w2_a": (480, 16), "lokr_w2_b": (16, 480)},
+    ],
+)
+def test_the_two_factors_of_a_lokr_make_the_width_of_its_layer(factors: Shapes) -> None:
+    layers = (f"lora_unet_layers_{number}_attention_qkv" for number in range(3))
+    found = recognised({f"{layer}.{name}": shape for layer in layers for name, shape in factors.items()})
+    assert ([part.name for part in found.parts], found.family) == (["lora"], "zimage")
 
 
 @pytest.mark.parametrize(
