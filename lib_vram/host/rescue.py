@@ -25,6 +25,7 @@ from lib_vram.guard import rescue as thinking
 from lib_vram.guard.fail_open import fail_open, tell_once
 from lib_vram.guard.rescue import MOST_TRIES, Lesson, Rung
 from lib_vram.host import rescue_levers as levers
+from lib_vram.host import rescue_progress as progress
 from lib_vram.host import units
 from lib_vram.host.patches import Patches
 from lib_vram.host.rescue_keys import RESCUE_KEY
@@ -34,6 +35,7 @@ from lib_vram.message import Message, render, say
 from lib_vram.request import Request
 
 CONTROLNET = "controlnet"
+_IN_HOOKS: frozenset[PhaseName] = frozenset(("controlnet_preprocess",))
 _GIVEN_UP = "vram_guard_given_up"
 
 logger = logging.getLogger("vram_guard")
@@ -227,7 +229,27 @@ class Rescuer:
         text = thinking.rescued_text(phase, steps, self.language())
         logger.warning("%s", text)
         work.p.comment(text)
+        for run in self._around(work):
+            if run.extra_generation_params is not work.p.extra_generation_params:
+                thinking.record(run.extra_generation_params, "detailer", line)
+            run.comment(text)
         self.told(phase, line)
+
+    def lost(self, work: Work, phase: PhaseName) -> None:
+        """Tell under the pictures what they came without: the hosts only log the failure of a hook.
+
+        A hook is a ControlNet's preprocessor, or a run inside another, such as a detailer's.
+        """
+        runs = [work.p] if phase in _IN_HOOKS else self._around(work)
+        language = self.language()
+        text = render(say("rescue.lost", phase=phase_name(phase, language)), language)
+        for run in runs:
+            run.comment(text)
+
+    def _around(self, work: Work) -> list[Any]:
+        """Return the runs around that of ``work``, whose pictures it takes part in."""
+        works: list[Work] = getattr(self._local, "works", [])
+        return [outer.p for outer in works[: works.index(work)]] if work in works else []
 
 
 class Trying:
@@ -241,6 +263,7 @@ class Trying:
         self._lines: list[str] = []
         self._steps: list[Message] = []
         self._untold = False
+        self._shown = ""
         self._failures: list[Exception] = []
         self._lesson: Lesson | None = None
 
@@ -274,7 +297,10 @@ class Trying:
             Exception: the step's failure, when it was tried often enough, or when preparing has a fault itself.
         """
         self.tried += 1
-        if self.tried > MOST_TRIES or not self.prepared(self._failures[-1]):
+        if self.tried > MOST_TRIES:
+            self._tell_lost(self._failures[-1])
+            self.give_up(-1)
+        if not self.prepared(self._failures[-1]):
             self.give_up(-1)
 
     def give_up(self, which: int) -> NoReturn:
@@ -284,6 +310,7 @@ class Trying:
         """
         failure = self._failures[which]
         self._failures.clear()
+        progress.clear(self._shown)
         try:
             setattr(failure, _GIVEN_UP, True)
             raise failure
@@ -302,6 +329,8 @@ class Trying:
             return False
         language = self.rescuer.language()
         logger.warning("%s", render(say("rescue.trying", phase=phase_name(self.phase, language)), language))
+        self._shown = render(say("rescue.again", phase=phase_name(self.phase, language)), language)
+        progress.show(self._shown)
         levers.release(failure)
         before = self.rescuer.request_of(self.work)
         rung = self.next_rung(before, self._lesson)
@@ -321,9 +350,19 @@ class Trying:
         return next_rung(request, lesson, self.tried)
 
     @fail_open(instead=lambda *_: None)
+    def _tell_lost(self, failure: Exception) -> None:
+        """Say in the host's own error, which the user sees, that it was tried again."""
+        language = self.rescuer.language()
+        line = render(say("rescue.given_up", phase=phase_name(self.phase, language)), language)
+        if failure.args and isinstance(failure.args[0], str):
+            failure.args = (f"{failure.args[0]}\n{line}", *failure.args[1:])
+        self.rescuer.lost(self.work, self.phase)
+
+    @fail_open(instead=lambda *_: None)
     def _tell(self) -> None:
         if self._untold:
             self._untold = False
+            progress.clear(self._shown)
             self.rescuer.saved(self.work, self.phase, "; ".join(self._lines), tuple(self._steps))
             self._lines, self._steps = [], []
 
@@ -337,12 +376,22 @@ class Sampling(Trying):
         self.count = count
         self.begun = levers.Begun.now()
         self.is_second_pass = phase == "hires_sampling"
+        self.jobs = progress.Jobs.now(work.p, is_second_pass=self.is_second_pass)
         self.splits = count > 1 and count == work.p.batch_size and _may_split(work.p)
         fits = self.splits and work.size is not None and count % work.size == 0
         self.size = work.size if fits and work.size is not None else count
 
     def run(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """Return what the step returns. Raises as :meth:`attempt` and :meth:`prepare`."""
+        well = False
+        try:
+            result = self._pictures(arguments, named)
+            well = True
+            return result
+        finally:
+            self.jobs.end(well=well)
+
+    def _pictures(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
         p = self.work.p
         noise, begun = getattr(p, "rng", None), self.begun
         parts: list[Any] = []
@@ -351,6 +400,7 @@ class Sampling(Trying):
             share = Share(start, self.size, self.count)
             if self.tried or not share.is_whole:
                 p.rng = noise
+                self.jobs.begin(share)
             result, failed = self.attempt(functools.partial(self._one, share, arguments, named))
             if failed:
                 if self.is_second_pass and begun.has_other_model():

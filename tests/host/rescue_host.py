@@ -120,6 +120,7 @@ class Txt2Img(Processing):
 
     def sample_hr_pass(self, samples, decoded_samples, seeds, subseeds, subseed_strength, prompts):
         self.is_hr_pass = True
+        self.host.next_job()
         self.rng = Noise("hires", self.seeds, subseeds=self.subseeds)
         samples = [(*sample, noise) for sample, noise in zip(samples, self.rng.next(), strict=True)]
         self.host.step("hires_sampling", len(samples))
@@ -144,6 +145,8 @@ def process_images_inner(p):
     count = p.batch_size * p.n_iter
     all_seeds, all_prompts = [p.seed + index for index in range(count)], [f"prompt {index}" for index in range(count)]
     p.all_seeds = all_seeds
+    if host.state.job_count == -1:
+        host.state.job_count = p.n_iter * (2 if p.enable_hr else 1)
     for script in getattr(p.scripts, "alwayson_scripts", ()):
         host.hook(script, p)
     p.init(all_prompts, all_seeds, all_seeds)
@@ -166,6 +169,7 @@ def process_images_inner(p):
         for sample, picture in zip(samples, decode(host, latents), strict=True):
             pictures.append(picture)
             host.saved.append((sample, p.extra_generation_params.get("VRAM Guard", "")))
+        host.next_job()
     return pictures
 
 
@@ -184,7 +188,7 @@ class Host:
         self.freed: list[str] = []
         self.held: list[weakref.ref] = []
         self.alive_when_freeing: list[int] = []
-        self.state = SimpleNamespace(interrupted=False, job_no=0, sampling_step=0)
+        self.state = SimpleNamespace(interrupted=False, job_no=0, job_count=-1, sampling_step=0, textinfo=None)
 
     # the adapter
 
@@ -221,6 +225,10 @@ class Host:
         failure = waiting.pop(0) if waiting else None
         if failure is not None:
             raise failure
+
+    def next_job(self):
+        self.state.job_no += 1
+        self.state.sampling_step = 0
 
     def tell_batch(self, p, conditioning, unconditional, seeds, prompts):
         assert len(conditioning.batch) == conditioning.shape[0] == len(unconditional) == len(seeds) == len(prompts)

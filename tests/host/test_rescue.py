@@ -229,6 +229,16 @@ def test_a_step_is_tried_at_most_twice_more_then_the_hosts_own_error_comes_out(h
     assert len([name for name, _ in host.calls if name == phase or name.startswith("tiles")]) == 3
 
 
+def test_the_error_of_a_run_that_is_given_up_says_that_it_was_tried_again(host):
+    host.fails["sampling"] = [out_of_memory() for _ in range(3)]
+    with pytest.raises(OOM) as caught:
+        host.run()
+    assert str(caught.value) == (
+        "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 12.00 GiB\n"
+        "VRAM Guard could not rescue this run: sampling ran out of memory again."
+    )
+
+
 def test_it_is_off_by_one_setting(host):
     host.options["vram_guard_rescue"] = False
     host.fails["sampling"] = [out_of_memory()]
@@ -267,6 +277,74 @@ def test_frames_of_a_film_are_not_cut_apart(host):
     _, pictures = host.run(batch_size=4, sd_model=SimpleNamespace(is_wan=True))
     assert sampled(host) == [4, 4]
     assert len(pictures) == 4
+
+
+# how far it has come
+
+
+def progress_seen(host, monkeypatch, **fields):
+    """Run and return where the bar stood at each step, in percent, and where it stood at the end."""
+    seen = []
+    step = host.step
+
+    def watched(phase, count):
+        if "sampling" in phase:
+            seen.append((host.state.job_no, host.state.job_count, host.state.sampling_step, host.state.textinfo))
+            host.state.sampling_step = 1
+        step(phase, count)
+
+    monkeypatch.setattr(host, "step", watched)
+    host.run(**fields)
+    return [round(100 * number / count) for number, count, _, _ in seen], seen
+
+
+def test_shares_of_a_batch_move_the_bar_on_by_their_part(host, monkeypatch):
+    host.fails["sampling"] = [None, out_of_memory()]
+    percents, seen = progress_seen(host, monkeypatch, batch_size=2, n_iter=2)
+    assert percents == [0, 50, 50, 75]
+    assert [step for _, _, step, _ in seen] == [0, 0, 0, 0]
+    assert (host.state.job_no, host.state.job_count) == (2, 2)
+
+
+def test_shares_with_a_second_pass_do_not_run_beyond_the_end(host, monkeypatch):
+    host.fails["sampling"] = [out_of_memory()]
+    percents, _ = progress_seen(host, monkeypatch, batch_size=2, enable_hr=True)
+    assert percents == [0, 0, 25, 50, 75]
+    assert (host.state.job_no, host.state.job_count) == (2, 2)
+
+
+def test_shares_of_a_second_pass_move_the_bar_through_its_half(host, monkeypatch):
+    host.fails["hires_sampling"] = [out_of_memory()]
+    percents, _ = progress_seen(host, monkeypatch, batch_size=2, n_iter=2, enable_hr=True)
+    assert percents == [0, 25, 25, 38, 50, 62, 75, 88]
+    assert (host.state.job_no, host.state.job_count) == (4, 4)
+
+
+def test_the_bar_says_that_a_step_is_done_again_until_it_is_done(host, monkeypatch):
+    host.fails["sampling"] = [out_of_memory()]
+    _, seen = progress_seen(host, monkeypatch)
+    assert [text for *_, text in seen] == [None, "sampling again after running out of memory"]
+    assert host.state.textinfo is None
+
+
+def test_the_bar_is_as_the_host_has_it_when_a_run_inside_another_is_given_up(host):
+    class Detailer:
+        args_from = args_to = 0
+
+        def title(self):
+            return "detailer"
+
+        def process(self, p, *arguments):
+            host.state.job_no, host.state.job_count = 1, 3
+            host.fails["sampling"] = [out_of_memory() for _ in range(3)]
+            try:
+                host.run(batch_size=2)
+            finally:
+                bar.append((host.state.job_no, host.state.job_count, host.state.textinfo))
+
+    bar = []
+    host.run(scripts=SimpleNamespace(alwayson_scripts=[Detailer()]))
+    assert bar == [(1, 3, None)]
 
 
 # memory
@@ -312,9 +390,29 @@ def test_a_run_inside_another_has_its_own_rescue(host):
             inner.append(host.run(batch_size=2)[0])
 
     p, pictures = host.run(batch_size=2, scripts=SimpleNamespace(alwayson_scripts=[Detailer()]))
-    assert inner[0].extra_generation_params != {}
-    assert p.extra_generation_params == {}
+    assert inner[0].extra_generation_params == {"VRAM Guard": "rescued in sampling; batch 2x1 -> 1x2"}
+    assert p.extra_generation_params == {"VRAM Guard": "rescued in detailer; batch 2x1 -> 1x2"}
+    assert p.comments == inner[0].comments != []
     assert len(pictures) == 2
+
+
+def test_a_run_inside_another_is_tried_at_most_twice_more_and_the_outer_one_says_what_it_lacks(host):
+    class Detailer:
+        args_from = args_to = 0
+
+        def title(self):
+            return "detailer"
+
+        def process(self, p, *arguments):
+            host.fails["sampling"] = [out_of_memory() for _ in range(3)]
+            host.run()
+
+    p, pictures = host.run(scripts=SimpleNamespace(alwayson_scripts=[Detailer()]))
+    assert len(sampled(host)) == 4  # three of the inner run, one of the outer
+    assert (len(pictures), p.extra_generation_params) == (1, {})
+    assert p.comments == [
+        "VRAM Guard could not rescue sampling: it ran out of memory again, and a picture came without it."
+    ]
 
 
 def test_copies_of_a_run_are_rescued_by_themselves(host):
