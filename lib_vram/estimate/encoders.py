@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from lib_vram.errors import VramGuardError
-from lib_vram.estimate.flags import compute_dtype
+from lib_vram.estimate.flags import compute_dtype, unet_dtype
 from lib_vram.estimate.launched import launched
 from lib_vram.message import Message, say
 from lib_vram.model.inspect import Checkpoint, inspect_file
@@ -41,6 +41,8 @@ ENCODERS: Mapping[str, Counts] = {
 }
 """Counted over the published configurations; their sums are those of the families' text encoders."""
 
+NO_LAYERS: Mapping[str, int] = {"clip_g": 32 * 3 * 1280 * 1280, "open_clip_h": 24 * 3 * 1024 * 1024}
+"""``in_proj_weight`` of open_clip's ``nn.MultiheadAttention``, in all blocks."""
 CLIP_ALONE: Mapping[frozenset[str], Family] = {
     frozenset(("clip_l",)): "sd15", frozenset(("clip_g",)): "sdxl_refiner", frozenset(("clip_l", "clip_g")): "sdxl",
 }  # fmt: skip
@@ -63,7 +65,7 @@ def encoders_of(request: Request, inspect: Inspect = inspect_file) -> Encoders |
 
     Encoders that the request does not name, or that the family does not have, are as the rest of the model says.
     """
-    stored_too = request.host == "a1111" and request.model.storage_dtype == "fp8"
+    stored_too = request.host == "a1111" and unet_dtype(request) == "fp8"
     if not request.text_encoders and not stored_too:
         return None
     plain: WeightsDtype = "fp32" if compute_dtype(request) == "fp32" else "fp16"
@@ -113,10 +115,14 @@ def _wanted(request: Request, name: str) -> TextEncoder | None:
 
 
 def _counted_bytes(name: str, dtype: WeightsDtype | None, plain: WeightsDtype, stored_too: bool) -> int:
-    """A1111's fp8 storage takes the text encoders' layers as well, and leaves the tables of tokens as they are."""
+    """A1111's fp8 storage takes the text encoders' layers as well, and leaves the tables of tokens as they are.
+
+    So it does the projections of open_clip's attention, which are parameters of their own and no layers.
+    """
     counts = ENCODERS[name]
-    if dtype is None and stored_too and plain != "fp32":
-        return weights_bytes(counts.all - counts.tokens, "fp8") + weights_bytes(counts.tokens, plain)
+    if dtype is None and stored_too:
+        whole = counts.tokens + NO_LAYERS.get(name, 0)
+        return weights_bytes(counts.all - whole, "fp8") + weights_bytes(whole, plain)
     return weights_bytes(counts.all, dtype or plain)
 
 

@@ -36,6 +36,8 @@ FULL_PRECISION_VAE = {
 
 WITHOUT_POOL = ("GTX 1650", "GTX 1630")
 """Cards that ``--cuda-malloc`` leaves as they are, beside those before compute capability 6 (the hosts' own list)."""
+WHOLE_TYPES = ("fp32", "fp16", "bf16")
+"""Weights that flags for fp32 make larger."""
 STORED_SMALLER = ("fp32", "fp16", "bf16", "fp8")
 """Weights that the hosts' *FP8 weight* and *Diffusion in Low Bits* store in another type."""
 
@@ -92,11 +94,16 @@ def compute_dtype(request: Request) -> Dtype:
 
 
 def unet_dtype(request: Request) -> WeightsDtype:
-    """Return the dtype in which the UNet's weights lie on the device; what is quantised already is left as it is."""
-    if _any_flag(request, FULL_PRECISION):
-        return "fp32"
+    """Return the dtype in which the UNet's weights lie on the device; what is quantised already is left as it is.
+
+    Storage in fp8 wins over the flags for fp32, which decide what is computed in: A1111 makes the model fp32 and then
+    its layers fp8 (``load_model_weights``), Forge takes *Diffusion in Low Bits* or the file's own small type
+    (backend/loader.py).
+    """
     loaded, stored = request.model.weights_dtype, request.model.storage_dtype
-    return stored if stored is not None and loaded in STORED_SMALLER else loaded
+    if stored is not None and loaded in STORED_SMALLER:
+        return stored
+    return "fp32" if loaded in WHOLE_TYPES and _any_flag(request, FULL_PRECISION) else loaded
 
 
 def vae_dtype(request: Request) -> Dtype:

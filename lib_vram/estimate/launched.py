@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-from lib_vram.estimate.flags import TITLES, has_flag, of_forge_line
+from lib_vram.estimate.flags import TITLES, has_flag, of_forge_line, unet_dtype
 from lib_vram.message import Message, say
 from lib_vram.request import HostName, Request
 from lib_vram.units import GIB
@@ -122,6 +122,21 @@ def flag_notes(request: Request, *, swaps: bool) -> Iterator[Message]:
         yield say("estimate.flag_streams", flag=streams)
     if inert:
         yield say("estimate.flag_inert", flag=inert, host=TITLES[request.host])
+
+
+def a1111_flag_notes(request: Request) -> Iterator[Message]:
+    """Yield what A1111's flags for precision do that the numbers do not show (modules/devices.py, shared_init.py).
+
+    ``--precision full`` switches autocast off and leaves the weights as they are, so half-precision layers are given
+    fp32 and the run ends in an error; only fp8 storage brings a cast of its own (``manual_cast``).
+    """
+    if request.host != "a1111":
+        return
+    halves = not has_flag(request, "--no-half") and unet_dtype(request) != "fp8"
+    if has_flag(request, "--precision", "full") and halves:
+        yield say("estimate.precision_full_alone")
+    if has_flag(request, "--precision", "half"):
+        yield say("estimate.precision_half")
 
 
 def _present(request: Request, *states: State) -> str:

@@ -16,7 +16,7 @@ from lib_vram.estimate.flags import (
     unet_dtype,
     vae_dtype,
 )
-from lib_vram.estimate.launched import flag_notes
+from lib_vram.estimate.launched import a1111_flag_notes, flag_notes
 from lib_vram.estimate.named import detector_network, runs_a_network, upscaler_network
 from lib_vram.estimate.patched import FREEU_BYTES, KOHYA_SHARES
 from lib_vram.estimate.references import TAKES_REFERENCES
@@ -78,6 +78,7 @@ def _is_halved(item: Placed) -> bool:
 
 
 def _a1111_notes(request: Request) -> Iterator[Message]:
+    yield from a1111_flag_notes(request)
     if request.model.family == "sdxl" and vae_dtype(request) == "fp16":
         yield say("estimate.vae_may_run_in_fp32")
     if request.live_preview == "full":

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from lib_vram.errors import VramGuardError
 from lib_vram.estimate.encoders import Inspect, encoders_of
-from lib_vram.estimate.flags import unet_dtype, vae_dtype
+from lib_vram.estimate.flags import has_flag, unet_dtype, vae_dtype
 from lib_vram.message import Message, say
 from lib_vram.model.inspect import Checkpoint, inspect_file
 from lib_vram.physics.controlnets import shape_of
@@ -107,6 +107,9 @@ ARCHITECTURES: dict[Family, Architecture] = {
 its file alone tells them. Families without a block are not run under ``--lowvram``."""
 
 
+KEPT_IN_FP32: dict[Family, int] = {"sd15": 99_223_040, "sd21": 99_223_040}
+"""Weights of the gates (``GEGLU``) that A1111's ``--upcast-sampling`` makes fp32 at the first step, for good: it calls
+``self.float()`` on each (modules/sd_hijack_unet.py). SDXL's, of another module, are left as they are."""
 LINEAR: dict[Family, tuple[int, int]] = {
     "sd15": (270_049_280, 13_107_200), "sd21": (301_219_840, 13_107_200), "sdxl": (2_232_647_680, 13_107_200),
     "sdxl_refiner": (1_445_855_232, 18_874_368),
@@ -150,19 +153,47 @@ def weights_of(request: Request, inspect: Inspect = inspect_file) -> ModelWeight
     if request.model.family == LOADED:
         if not counts["unet"]:
             return None
-        notes = (say("trace.of_loaded_model"), *notes)
+        notes = (_note_on_loaded(request), *notes)
     vae_parameters, vae_notes = _separate_vae(request, inspect)
     if vae_parameters:
         counts["vae"] = vae_parameters
     measured = _measured(request.host, request.model.family)
     sizes = _weigh(known, tuple(counts.items()), unet_dtype(request), vae_dtype(request), measured)
+    upcast_bytes = _upcast_bytes(request)
+    if upcast_bytes:
+        sizes = replace(sizes, unet_bytes=sizes.unet_bytes + upcast_bytes)
     if request.model.family in LINEAR and unet_dtype(request) == "nf4":
         stored.setdefault("unet_bytes", _partly_quantised_bytes(counts["unet"], *LINEAR[request.model.family]))
-    encoders = encoders_of(request, inspect)
+    encoders = encoders_of(request, inspect) if request.model.family != LOADED else None
+    if request.model.family == LOADED:
+        stored |= _held_text(request)
     if encoders is not None:
         stored |= {"text_encoders_bytes": encoders.weights_bytes, "text_layer_bytes": encoders.layer_bytes}
         notes = (*notes, *encoders.notes)
     return replace(sizes, notes=(*notes, *vae_notes), **stored)
+
+
+def _upcast_bytes(request: Request) -> int:
+    """Return what ``--upcast-sampling`` adds to the denoiser; without half precision it does nothing."""
+    dtype = unet_dtype(request)
+    if request.host != "a1111" or dtype == "fp32" or not has_flag(request, "--upcast-sampling"):
+        return 0
+    if has_flag(request, "--no-half"):
+        return 0
+    count = KEPT_IN_FP32.get(request.model.family, 0)
+    return weights_bytes(count, "fp32") - weights_bytes(count, dtype)
+
+
+def _held_text(request: Request) -> dict[str, int]:
+    """Return what a WebUI holds of a loaded model's text encoders; nothing where it does not say."""
+    held = request.model.text_encoders_bytes
+    if not held:
+        return {}
+    return {"text_encoders_bytes": held, "text_layer_bytes": request.model.text_layer_bytes or held}
+
+
+def _note_on_loaded(request: Request) -> Message:
+    return say("trace.of_loaded_model" if _held_text(request) else "trace.of_loaded_model_without_text")
 
 
 def _partly_quantised_bytes(parameters: int, linear: int, _largest: int) -> int:

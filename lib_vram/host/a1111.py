@@ -28,6 +28,8 @@ _ATTENTION = {
 }  # fmt: skip
 
 
+SDXL = ("sdxl", "sdxl_refiner")
+"""What *Enable for SDXL* is for: models with a ``conditioner``."""
 TOGETHER = "batch_cond_uncond"
 """The host's option by which prompt and negative prompt are computed in one batch."""
 
@@ -64,10 +66,11 @@ class A1111(BesideTiledVae):
         return {"vae": vae, "batch_cond_uncond": together}
 
     def weights_dtype(self, path: str | None, card: Card) -> str:
-        """Return the UNet's type: fp8 by an option, fp32 by ``--no-half``, else fp16."""
+        """Return the UNet's type: fp8 by an option (``check_fp8``), fp32 by ``--no-half``, else fp16."""
         from modules import devices, shared
 
-        if str(self.option("fp8_storage", "Disable")) not in ("Disable", "False", "None"):
+        storage = str(self.option("fp8_storage", "Disable"))
+        if storage == "Enable" or (storage == "Enable for SDXL" and self.family_of(path) in SDXL):
             return "fp8"
         if getattr(shared.cmd_opts, "no_half", False):
             return "fp32"

@@ -2,7 +2,8 @@
 
 They are moved to the computer's RAM by the means with which the host itself moves them, and each comes back the way
 the host always brings it: face restorers and interrogators are moved to the card at every use, a checkpoint when it is
-selected, a cached control model at every step it takes part in, and Forge's line loads what it needs.
+selected, a cached control model at every step it takes part in, and Forge's line loads what it needs. An upscaler that
+is kept (SwinIR's) is brought back by nothing, so it is forgotten and read from its file at its next use.
 """
 
 from __future__ import annotations
@@ -27,11 +28,10 @@ class Idle:
 
 
 def of_all_hosts(want: Asked) -> Iterator[Idle]:
-    """Yield face restorers, which every host keeps on the card until told otherwise."""
-    if want.restores_faces:
-        return
-    for restorer in _shared("face_restorers", ()):
+    """Yield face restorers and kept upscalers, which a host has on the card until told otherwise."""
+    for restorer in () if want.restores_faces else _shared("face_restorers", ()):
         yield from _face_restorer(restorer)
+    yield from _upscalers(want.hires.upscaler if want.hires else "")
 
 
 def _face_restorer(restorer: Any) -> Iterator[Idle]:
@@ -39,6 +39,27 @@ def _face_restorer(restorer: Any) -> Iterator[Idle]:
     helper = vars(restorer).get("face_helper") if hasattr(restorer, "__dict__") else None
     parts = [getattr(restorer, "net", None), *(getattr(helper, name, None) for name in ("face_det", "face_parse"))]
     yield from _modules("face_restore", parts)
+
+
+def _upscalers(needed: str) -> Iterator[Idle]:
+    """Yield the models that upscalers keep from one picture to the next, but not that of the upscaler ``needed``."""
+    offered = _shared("sd_upscalers", ())
+    kept = {id(data.scaler): data.scaler for data in offered if data.name != needed}
+    in_use = {id(data.scaler) for data in offered if data.name == needed}
+    for place, scaler in kept.items():
+        size = 0 if place in in_use else bytes_on_card(_network(getattr(scaler, "_cached_model", None)))
+        if size:
+            yield Idle("upscaler", size, partial(_forget, scaler))
+
+
+def _network(model: Any) -> Any:
+    """Return the torch module of what a loader of upscalers has made around it."""
+    return model if hasattr(model, "parameters") else getattr(model, "model", None)
+
+
+def _forget(scaler: Any) -> None:
+    scaler._cached_model = None
+    scaler._cached_model_config = None
 
 
 def of_a1111(want: Asked, needed_files: Iterable[str | None]) -> Iterator[Idle]:

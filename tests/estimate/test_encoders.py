@@ -91,6 +91,14 @@ def test_fp8_storage_halves_the_denoiser_and_in_a1111_the_text_encoders_layers()
     assert weights_of(stored.replace(host="forge")).text_encoders_bytes == 2 * CLIP_L
 
 
+def test_under_no_half_the_layers_are_fp8_and_the_table_of_tokens_fp32():
+    model = {"family": "sd15", "storage_dtype": "fp8"}
+    weights = weights_of(a_request(model=model, host_args=["--no-half"]))
+    tokens = ENCODERS["clip_l"].tokens
+    assert weights.text_encoders_bytes == ENCODERS["clip_l"].all - tokens + 4 * tokens
+    assert weights.unet_bytes == 859_520_964
+
+
 def test_storage_in_another_type_takes_the_layer_at_hand_in_the_computed_one():
     for dtype, layer in (("fp8", 29_491_200), ("nf4", 13_107_200)):
         request = a_request(host="forge", model={"family": "sdxl", "storage_dtype": dtype})

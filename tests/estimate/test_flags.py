@@ -52,6 +52,24 @@ def test_precision_flags_decide_activations_weights_and_vae(host, flags, dtypes)
     assert (compute_dtype(request), unet_dtype(request), vae_dtype(request)) == dtypes
 
 
+@pytest.mark.parametrize(
+    ("host", "flags", "model", "dtypes"),
+    [
+        ("a1111", ["--no-half"], {"storage_dtype": "fp8"}, ("fp32", "fp8", "fp32")),
+        ("a1111", ["--no-half"], {"weights_dtype": "fp8"}, ("fp32", "fp8", "fp32")),
+        ("a1111", ["--no-half-vae"], {"storage_dtype": "fp8"}, ("fp16", "fp8", "fp32")),
+        ("a1111", ["--precision", "full"], {"storage_dtype": "fp8"}, ("fp32", "fp8", "fp16")),
+        ("forge", ["--all-in-fp32"], {"storage_dtype": "fp8"}, ("fp32", "fp8", "fp16")),
+        ("forge", ["--all-in-fp32"], {"weights_dtype": "nf4", "family": "flux1"}, ("fp32", "nf4", "fp16")),
+        ("neo", ["--force-fp32"], {"weights_dtype": "q8_0", "family": "flux1"}, ("fp32", "q8_0", "fp32")),
+        ("neo", ["--force-fp32"], {"weights_dtype": "bf16"}, ("fp32", "fp32", "fp32")),
+    ],
+)
+def test_storage_in_fewer_bits_wins_over_the_flags_for_fp32(host, flags, model, dtypes):
+    request = a_request(host=host, host_args=flags, model={"family": "sd15"} | model)
+    assert (compute_dtype(request), unet_dtype(request), vae_dtype(request)) == dtypes
+
+
 @pytest.mark.parametrize(("host", "cfg", "two"), [("a1111", 1.0, True), ("forge", 1.0, False), ("forge", 7.0, True)])
 def test_a1111_computes_the_unconditional_half_even_at_a_cfg_scale_of_1(host, cfg, two):
     assert uses_two_halves(a_request(host=host, cfg_scale=cfg)) is two

@@ -166,3 +166,18 @@ def test_room_is_made_for_a_denoiser_that_is_there_already_when_it_is_loaded_for
     """Neo and reForge ask for all of it, so the text encoders leave; Classic asks for what is not there."""
     found = parts(a_request(host, [HIGH[host]], gib=gib, vae={"dtype": "fp16"}), "sampling")
     assert found.get("text_encoders", 0) // MIB == pytest.approx(left, abs=600 if left else 0)
+
+
+@pytest.mark.parametrize(
+    ("flags", "storage", "said"),
+    [
+        (["--precision", "full"], None, {"estimate.precision_full_alone"}),
+        (["--precision=full", "--no-half"], None, set()),
+        (["--precision", "full"], "fp8", set()),
+        (["--precision", "half"], None, {"estimate.precision_half"}),
+        (["--precision", "autocast"], None, set()),
+    ],
+)
+def test_what_a1111s_flags_for_precision_do_is_said(flags, storage, said):
+    request = a_request("a1111", flags, model={"family": "sd15", "storage_dtype": storage})
+    assert {key for key in keys(request) if "precision" in key} == said

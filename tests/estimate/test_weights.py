@@ -123,8 +123,15 @@ def test_full_precision_doubles_everything():
 
 
 def test_a_quantised_unet_leaves_the_rest_in_half_precision():
-    weights = weights_of(a_request(model={"family": "sdxl", "weights_dtype": "fp8"}))
+    weights = weights_of(a_request(host="reforge", model={"family": "sdxl", "weights_dtype": "fp8"}))
     assert (weights.unet_bytes, weights.text_encoders_bytes) == (2_567_463_684, 2 * 817_720_321)
+
+
+def test_a1111s_fp8_takes_the_layers_of_the_text_encoders_too():
+    weights = weights_of(a_request(model={"family": "sdxl", "weights_dtype": "fp8"}))
+    tables, projections = 49_408 * (768 + 1280), 32 * 3 * 1280 * 1280
+    assert weights.unet_bytes == 2_567_463_684
+    assert weights.text_encoders_bytes == 817_720_321 + tables + projections
 
 
 @pytest.mark.parametrize(
@@ -199,3 +206,25 @@ def test_a_checkpoint_that_cannot_be_read_leaves_the_family_s_weights(inspect):
     assert [str(note) for note in weights.notes] == [
         "The checkpoint file could not be read: the weights are those of the family sd15."
     ]
+
+
+@pytest.mark.parametrize(
+    ("flags", "dtype", "more"),
+    [
+        (["--upcast-sampling"], "fp16", 2 * 99_223_040),
+        (["--upcast-sampling"], "fp8", 3 * 99_223_040),
+        (["--upcast-sampling", "--no-half"], "fp16", 0),
+        (["--upcast-sampling", "--no-half"], "fp8", 0),
+        ([], "fp16", 0),
+    ],
+)
+def test_upcast_sampling_makes_the_gates_of_a_denoiser_fp32(flags, dtype, more):
+    model = {"family": "sd15", "weights_dtype": dtype}
+    plain, upcast = (a_request(model=model, host_args=args) for args in ([f for f in flags if "no" in f], flags))
+    assert weights_of(upcast).unet_bytes - weights_of(plain).unet_bytes == more
+
+
+def test_upcast_sampling_leaves_sdxls_gates_as_they_are():
+    model = {"family": "sdxl"}
+    plain, upcast = (weights_of(a_request(model=model, host_args=args)) for args in ([], ["--upcast-sampling"]))
+    assert plain == upcast

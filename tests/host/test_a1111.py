@@ -58,6 +58,13 @@ def test_the_weights_type_follows_flags_and_options(fake, host):
     assert host.weights_dtype(None, None) == "fp8"
 
 
+@pytest.mark.parametrize(("family", "dtype"), [("sdxl", "fp8"), ("sdxl_refiner", "fp8"), ("sd15", "fp16")])
+def test_fp8_for_sdxl_is_for_sdxl(fake, host, monkeypatch, family, dtype):
+    fake.opts.data["fp8_storage"] = "Enable for SDXL"
+    monkeypatch.setattr(host, "family_of", lambda path: family)
+    assert host.weights_dtype(None, None) == dtype
+
+
 @pytest.mark.parametrize(
     ("name", "attention"),
     [

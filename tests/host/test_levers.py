@@ -174,6 +174,28 @@ def test_a_restorers_helper_is_not_made_by_being_asked_for(fake, host):
 
 
 @pytest.fixture
+def kept_upscaler(fake, restorer):
+    """The upscaler of SwinIR, which keeps the model that it has worked with."""
+    scaler = SimpleNamespace(_cached_model=SimpleNamespace(model=Module(60 * MIB)), _cached_model_config=("file", 192))
+    found = [SimpleNamespace(name="Lanczos", scaler=SimpleNamespace()), SimpleNamespace(name="SwinIR", scaler=scaler)]
+    shared = fake.modules["modules.shared"]
+    shared.face_restorers.clear()
+    shared.sd_upscalers = [*getattr(shared, "sd_upscalers", ()), *found]
+    return scaler
+
+
+def test_a_kept_upscaler_is_idle_unless_the_second_pass_uses_it(host, kept_upscaler):
+    assert host.request_from_form("txt2img", {}).idle_models == (IdleModel("upscaler", 60 * MIB),)
+    hires = {"enable_hr": True, "hr_scale": 2, "hr_upscaler": "SwinIR"}
+    assert host.request_from_form("txt2img", hires).idle_models == ()
+
+
+def test_a_kept_upscaler_is_forgotten_so_that_it_is_read_anew_at_its_next_use(fake, host, kept_upscaler, run):
+    run(fake.make(own=own(unload_idle=True)))
+    assert (kept_upscaler._cached_model, kept_upscaler._cached_model_config) == (None, None)
+
+
+@pytest.fixture
 def managed(fake):
     """A control model that the memory manager of Forge's line has loaded beside the checkpoint in use."""
     name = "backend.memory_management" if fake.name in ("forge", "neo") else "ldm_patched.modules.model_management"
