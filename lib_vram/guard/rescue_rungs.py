@@ -37,24 +37,31 @@ MIDWAY = Preferences(
 """What cannot be done differently in the middle of a run is no part of its plan."""
 
 
-def next_rung(request: Request | None, lesson: Lesson, tried: int, *, may_split: bool = True) -> Rung:
+def next_rung(
+    request: Request | None, lesson: Lesson, tried: int, *, may_split: bool = True, in_tiles: bool = False
+) -> Rung:
     """Return what to change for the try number ``tried`` (from 1), nothing but a fresh try where nothing helps.
+
+    ``in_tiles`` says that the step can be done again in tiles; a decode always can.
 
     ``request`` is what ran, ``None`` when it cannot be computed. The change comes from the plan for a card that has
     what the failure has shown, and takes only what can be done differently in the step that failed.
     """
-    if request is None or lesson.phase not in SAMPLES | DECODES:
+    in_tiles = in_tiles or lesson.phase in DECODES
+    if request is None or not (in_tiles or lesson.phase in SAMPLES):
         return Rung(request)
     try:
         before = estimate(request)
         wanted = _planned(request, before, lesson, tried)
     except BadInput:  # NotReady too: this model's memory is not known
         before, wanted = Estimate("unknown", 0), None
-    changed = _of_this_step(request, wanted, lesson.phase, tried) if wanted is not None else request
+    changed = request
+    if wanted is not None:
+        changed = _with_tiles(request, wanted) if in_tiles else _of_this_step(request, wanted, lesson.phase, tried)
     whole = {"batch_size": request.batch_size, "batch_count": request.batch_count} if not may_split else {}
     changed = changed.replace(**whole)
     if changed == request:
-        changed = _leanest(request, lesson.phase).replace(**whole)
+        changed = _leanest(request, ("vae_tiled",) if in_tiles else TIMELY).replace(**whole)
     changed = _with_reserve(request, changed, _phase(before, lesson.phase), lesson.phase)
     return Rung(changed, infotext.changes_line(request, changed), _steps(request, changed))
 
@@ -77,13 +84,18 @@ def _taught(request: Request, before: Estimate, lesson: Lesson, tried: int) -> R
 
 
 def _phase(before: Estimate, name: PhaseName) -> PhaseEstimate | None:
-    return next((phase for phase in before.phases if phase.name == name), before.binding)
+    """Return the phase of that name; an encode in a text's run is that of the second pass's picture."""
+    names = (name, "hires_upscale") if name == "vae_encode" else (name,)
+    found = {phase.name: phase for phase in before.phases}
+    return next((found[known] for known in names if known in found), before.binding)
+
+
+def _with_tiles(request: Request, wanted: Request) -> Request:
+    return request.replace(vae=wanted.vae, forge=replace(request.forge, never_oom_vae=wanted.forge.never_oom_vae))
 
 
 def _of_this_step(request: Request, wanted: Request, phase: PhaseName, tried: int) -> Request:
     """Return ``request`` with those changes of ``wanted`` that the step in ``phase`` can be done again with."""
-    if phase in DECODES:
-        return request.replace(vae=wanted.vae, forge=replace(request.forge, never_oom_vae=wanted.forge.never_oom_vae))
     changed = request.replace(
         batch_size=wanted.batch_size, batch_count=wanted.batch_count, batch_cond_uncond=wanted.batch_cond_uncond
     )
@@ -92,9 +104,8 @@ def _of_this_step(request: Request, wanted: Request, phase: PhaseName, tried: in
     return changed
 
 
-def _leanest(request: Request, phase: PhaseName) -> Request:
-    """Return ``request`` with every rung that costs only time taken as far as it goes, where no plan is to be had."""
-    names = ("vae_tiled",) if phase in DECODES else TIMELY
+def _leanest(request: Request, names: tuple[str, ...]) -> Request:
+    """Return ``request`` with the rungs of those ids taken as far as they go, where no plan is to be had."""
     for adjustment in LADDER:
         candidates = adjustment.candidates(request) if adjustment.id in names else ()
         if candidates:

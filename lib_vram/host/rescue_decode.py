@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from lib_vram.estimate.result import PhaseName
 from lib_vram.guard import rescue as thinking
 from lib_vram.guard.fail_open import fail_open
 from lib_vram.guard.rescue import Lesson, Rung
@@ -30,7 +31,7 @@ LATENT_FACTOR = 8
 FIRST_TILE, SMALLEST_TILE = 768, 256
 """Pixels: our own slider's default and the least that is worth its overlap."""
 OWN_MARK = "vram_guard_tile_size"
-"""Attribute of a decoder that already decodes in our tiles, with their side (``tiled_decode.MARK``)."""
+"""Attribute of a half of the VAE that works in our tiles already, with their side (``tiled_switch.MARK``)."""
 HOSTS_LINE, HOSTS_TEXT = "VAE tiled", "plan.vae_tiled_by_host"
 HOSTS_TILE, HOSTS_SMALL_TILE, HOSTS_SMALL_OVERLAP = 64, 32, 8
 """Latent pixels: what the hosts' own tiled decode takes by itself, and half of it for the last try."""
@@ -52,7 +53,10 @@ def wrap(rescuer: Rescuer, wrap: Wrap) -> None:
     if place is None:
         from modules import sd_samplers_common
 
+        from lib_vram.host import rescue_encode
+
         wrap(sd_samplers_common, "samples_to_images_tensor", functools.partial(_decoding, rescuer))
+        rescue_encode.wrap(rescuer, wrap)
         return
     kind = _vae_class(place[0])
     wrap(kind, place[1], functools.partial(_vae_decoding, rescuer))
@@ -76,13 +80,21 @@ def latent_pixels(sample: Any) -> int:
 
 
 class OwnTiles(Trying):
-    """The tries of one decode, with our tiles after the first."""
+    """The tries of one decode or encode, with our tiles after the first.
 
-    def __init__(self, rescuer: Rescuer, work: Work, sample: Any, decoder: Any) -> None:
-        super().__init__(rescuer, work, "vae_decode")
-        self.decoder = decoder
-        self.pixels = latent_pixels(sample)
-        self.longest = max(sample.shape[-2:]) * LATENT_FACTOR
+    ``half`` is the VAE's decoder or encoder, ``pixels`` counts those of one latent, ``longest`` is the picture's longer
+    side in pixels. An encode needs less than a decode of the same size: what ran out in one goes in tiles in both.
+    """
+
+    def __init__(self, rescuer: Rescuer, work: Work, half: Any, phase: PhaseName, pixels: int, longest: int) -> None:
+        super().__init__(rescuer, work, phase)
+        self.half = half
+        self.pixels = pixels
+        self.longest = longest
+
+    def can_tile(self) -> bool:
+        """Whether ``half`` has the shape that our tiles need and no other extension's tiling."""
+        return can_tile(self.half)
 
     @property
     def tile(self) -> int | None:
@@ -92,11 +104,11 @@ class OwnTiles(Trying):
 
     def next_rung(self, request: Request | None, lesson: Lesson) -> Rung:
         """Return the rung, with the tile that the next try takes."""
-        from lib_vram.guard.rescue_rungs import tile_of
+        from lib_vram.guard.rescue_rungs import next_rung, tile_of
 
-        rung = super().next_rung(request, lesson)
-        now = self.work.tile or vars(self.decoder).get(OWN_MARK)
-        tile = next_tile(self.longest, now, tile_of(rung.request)) if can_tile(self.decoder) else None
+        rung = next_rung(request, lesson, self.tried, in_tiles=True)
+        now = self.work.tile or vars(self.half).get(OWN_MARK)
+        tile = next_tile(self.longest, now, tile_of(rung.request)) if self.can_tile() else None
         if tile is None or tile == now:
             return Rung(request)
         self.work.tile, self.work.tiles_from = tile, min(self.work.tiles_from or self.pixels, self.pixels)
@@ -113,7 +125,7 @@ def _decoding(rescuer: Rescuer, original: Step) -> Step:
         if trying is None:
             return decode()
         while True:
-            with in_tiles(trying.decoder, trying.tile):
+            with in_tiles(trying.half, trying.tile):
                 result, failed = trying.attempt(decode)
             if not failed:
                 return result
@@ -131,7 +143,10 @@ def _own_tiles(rescuer: Rescuer, sample: Any, model: Any) -> OwnTiles | None:
     if work is None or not hasattr(sample, "shape"):
         return None
     decoder = getattr((model or shared.sd_model).first_stage_model, "decoder", None)
-    return OwnTiles(rescuer, work, sample, decoder) if decoder is not None else None
+    if decoder is None:
+        return None
+    longest = max(sample.shape[-2:]) * LATENT_FACTOR
+    return OwnTiles(rescuer, work, decoder, "vae_decode", latent_pixels(sample), longest)
 
 
 @fail_open(instead=lambda *_: False)
@@ -164,21 +179,28 @@ def in_tiles(decoder: Any, tile: int | None) -> Iterator[None]:
         return
     from lib_vram.host import tiled_decode
 
-    before, whole = vars(decoder).get("forward"), decoder.forward
+    with smaller(decoder, tile, LATENT_FACTOR, tiled_decode.decode):
+        yield
 
-    def forward(latent: Any, *arguments: Any, **named: Any) -> Any:
-        if arguments or named or max(latent.shape[2:]) * LATENT_FACTOR <= tile:
-            return whole(latent, *arguments, **named)
-        return tiled_decode.decode(decoder, latent, tile)
 
-    decoder.forward = forward
+@contextmanager
+def smaller(half: Any, tile: int, factor: int, run: Callable[[Any, Any, int], Any]) -> Iterator[None]:
+    """Within the block ``half`` works through ``run`` in tiles of ``tile`` pixels, ``factor`` for each it is given."""
+    before, whole = vars(half).get("forward"), half.forward
+
+    def forward(given: Any, *arguments: Any, **named: Any) -> Any:
+        if arguments or named or max(given.shape[2:]) * factor <= tile:
+            return whole(given, *arguments, **named)
+        return run(half, given, tile)
+
+    half.forward = forward
     try:
         yield
     finally:
         if before is None:
-            vars(decoder).pop("forward", None)
+            vars(half).pop("forward", None)
         else:
-            decoder.forward = before
+            half.forward = before
 
 
 # Forge and its kin: the hosts' tiles

@@ -68,7 +68,7 @@ def test_tiles_go_down_from_1024_to_256_or_from_what_they_are(vae, first, how_ma
 def test_smaller_tiles_say_what_they_were():
     before = a_request(vae={"tiled": True})
     assert str(TILE.text(before, TILE.apply(before, 512))) == (
-        "VAE tiles 768 → 512 pixels: same picture to the eye, slower last step"
+        "VAE tiles 768 → 512 pixels: same picture to the eye, slower VAE"
     )
 
 
