@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from lib_vram.learning.record import PhaseRecord, Rescue, Run
+from lib_vram.learning.record import PhaseRecord, Rescue, Run, without_files
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """With these a spreadsheet takes a text for a formula."""
@@ -78,9 +78,10 @@ def _safe(value: Any) -> Any:
 def to_row(run: Run) -> str:
     """Return ``run`` as one line of JSON for a report: card, versions, request, computed and measured.
 
-    No prompt, no name of a file, no path and no time of day: none of them is kept in the first place, but for the time.
+    No prompt, no name of a file, no path and no time of day. A start's flags could name a folder: they are looked
+    through here too.
     """
-    data = run.to_dict()
+    data = without_files(run.to_dict())
     del data["at"]
     request = {name: value for name, value in data["request"].items() if value not in (None, [], {})}
     return json.dumps({"vram_guard_row": 1, **data, "request": request}, separators=(",", ":"), sort_keys=True)

@@ -169,16 +169,17 @@ def _phase_of(data: Mapping[str, Any]) -> PhaseRecord:
 
 def kept_of(request: Request) -> dict[str, Any]:
     """Return what of ``request`` is kept: all that decides about memory, and nothing that names a person's files."""
-    kept: dict[str, Any] = _without_files(request.to_dict())
+    kept: dict[str, Any] = without_files(request.to_dict())
     kept.pop("system", None)
     return kept
 
 
-def _without_files(value: Any) -> Any:
+def without_files(value: Any) -> Any:
+    """Return a JSON value with ``None`` in place of every path and every name of a model's file."""
     if isinstance(value, Mapping):
-        return {name: _without_files(item) for name, item in value.items()}
+        return {name: without_files(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_without_files(item) for item in value]
+        return [without_files(item) for item in value]
     return None if isinstance(value, str) and _FILE.search(value) else value
 
 

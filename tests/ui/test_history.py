@@ -101,9 +101,27 @@ def test_each_phase_stands_computed_beside_measured():
 
 def test_a_run_says_what_was_asked_expected_and_measured():
     assert "✓ done" in text_of(history.inside([seen()], (), None, "en"))
-    assert "sdxl 1024×1024 · 9.0 s · expected 7.3 GiB · measured 7.3 GiB (±0 %)" in history.inside(
-        [seen()], (), None, "en"
-    )
+    line = "sdxl 1024×1024 · 9.0 s · expected 7.3 GiB · measured 7.3 GiB (±0 %)"
+    assert history.together(line) in history.inside([seen()], (), None, "en")
+    assert history.together(line).count("\u00a0") == 4
+
+
+def test_a_rescued_run_is_not_measured_against_what_it_was_to_take():
+    html = history.inside([run(record(off=-900), is_rescued=True, expected_bytes=8 * 1024**3)], (), None, "en")
+    assert "expected" in html
+    assert "measured 7" not in html
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        ("unknown", "failed for another reason"), ("", "failed for another reason"),
+        ("other_processes", "ran out of memory: another program took it"), ("corrupt_file", "failed: damaged file"),
+        ("a_new_kind", "failed: a new kind"),
+    ],
+)  # fmt: skip
+def test_a_failure_is_named_as_people_call_it(error, said):
+    assert f"✕ {said}" in text_of(history.inside([run(outcome="failed", error=error)], (), None, "en"))
 
 
 def test_a_peak_that_is_not_known_exactly_is_said_to_be_at_least():
@@ -122,6 +140,30 @@ def test_failures_and_rescues_stand_together_the_newest_first():
 def test_a_rescue_that_the_infotext_names_is_shown_as_it_is_there():
     html = history.inside([seen()], (replace(RESCUE, action="batch 4x1 -> 2x2 <b>", is_rescued=False),), None, "en")
     assert "not rescued: batch 4x1 -&gt; 2x2 &lt;b&gt;" in html
+
+
+@pytest.mark.parametrize(
+    ("action", "said"),
+    [
+        ("batch 4x1 -> 2x2; VAE tiled 1024", "batch 4×1 → 2×2, VAE in tiles of 1024 pixels"),
+        ("VAE tiled", "Tiled VAE"),
+        ("cond and uncond apart", "Prompt and negative prompt one after the other"),
+        ("kept free 1024 -> 2048 MiB", "kept free 1024 → 2048 MiB"),
+        ("hires 2 -> 1.5", "Hires. fix 2 → 1.5"),
+        ("weights stored in fp8", "Weights stored in fp8"),
+    ],
+)
+def test_what_rescued_a_run_is_said_in_words(action, said):
+    html = history.inside([seen()], (replace(RESCUE, action=action, images=0, seconds=None),), None, "en")
+    assert f"rescued: {said}" in text_of(html)
+
+
+def test_a_rescue_says_what_its_run_was_to_make():
+    rescued = run(at=100.0, seconds=9.0, is_rescued=True)
+    shown = text_of(history.inside([rescued, seen()], (replace(RESCUE, at=108.0),), None, "en"))
+    assert shown.endswith("2 pictures; 1.5 s sdxl 1024×1024")
+    elsewhere = text_of(history.inside([rescued, seen()], (replace(RESCUE, at=300.0),), None, "en"))
+    assert elsewhere.endswith("2 pictures; 1.5 s sdxl")
 
 
 def test_what_a_change_cost_in_time_is_shown():
