@@ -106,6 +106,9 @@ class ModelSpec:
     ``storage_dtype`` is what the host is told to keep the weights in (A1111's *FP8 weight*, Forge's *Diffusion in Low
     Bits*) and computes from in ``weights_dtype``; ``None`` keeps them as they are loaded. ``variant`` is that of a UNet
     which takes a picture's latent besides: for inpainting, or for InstructPix2Pix.
+
+    ``text_encoders_bytes`` and ``text_layer_bytes``, all of them and their largest layer, are what a WebUI holds of a
+    ``loaded`` model; other families' are counted.
     """
 
     family: Family
@@ -113,6 +116,8 @@ class ModelSpec:
     weights_dtype: WeightsDtype = "fp16"
     storage_dtype: StorageDtype | None = None
     variant: ModelVariant = ""
+    text_encoders_bytes: int | None = None
+    text_layer_bytes: int | None = None
 
 
 @dataclass(frozen=True)

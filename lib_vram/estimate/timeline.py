@@ -41,8 +41,9 @@ from lib_vram.physics.addons import Addon
 from lib_vram.physics.attention import SELF_SLICING
 from lib_vram.physics.component import CodeHost, Component
 from lib_vram.physics.controlnets import result_numbers
-from lib_vram.physics.families import SHAPES
+from lib_vram.physics.families import LOADED, SHAPES
 from lib_vram.physics.in_step import SHAPES as IN_STEP
+from lib_vram.physics.memory import is_ready
 from lib_vram.physics.quantised import scratch_bytes
 from lib_vram.request import HostName, Request
 
@@ -178,13 +179,16 @@ def _first_encodes(request: Request, width: int, height: int) -> Iterator[Work]:
 
 
 def _text(request: Request) -> Iterator[Work]:
-    family = encoding_family(request)
+    loaded = request.model.family == LOADED
+    family = LOADED if loaded and not launched(request).text_on_cpu else encoding_family(request)
     if family is None:
         return
     component = Component(
         family=family, part="text_encode", width=512, height=512, dtype=compute_dtype(request),
         attention=request.attention, cfg=False, alloc_conf=conf_of(request),
     )  # fmt: skip
+    if loaded and not (request.model.text_encoders_bytes and is_ready(component)):
+        return  # what is not known of a model without a name is said in a note
     unpacked = encoder_unpacked_bytes(request)
     yield Work("text_encode", "text_encoders", component, (("unpacked_weights", unpacked),) if unpacked else ())
 

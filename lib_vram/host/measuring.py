@@ -29,6 +29,9 @@ USUAL_SECONDS = 4
 LEAST_SECONDS = 1
 """What is said to be left when it takes longer than usual."""
 
+TEXT = "-text_encode-"
+"""In the names of the part without which the others still tell what a picture needs."""
+
 Done = Callable[[], None]
 
 
@@ -92,7 +95,12 @@ class Measurer:
             model = self._loaded()
             missing = model.missing() if model is not None else []
             for name, part, dtype in missing:
-                tracing.measure(model, name, part, dtype, cache.use(self._folder), patience)
+                try:
+                    tracing.measure(model, name, part, dtype, cache.use(self._folder), patience)
+                except tracing.GivenUp as fault:
+                    if TEXT not in name or stop.is_set():
+                        raise
+                    logger.info("VRAM Guard cannot measure the loaded text encoders, and leaves them out: %s", fault)
         except tracing.GivenUp as fault:
             self._give_up(str(fault), stop)
         except Exception as fault:  # noqa: BLE001  a host's code can raise anything; nothing but a profile is lost

@@ -6,6 +6,7 @@ from typing import Any
 
 from lib_vram.host import traced_ldm
 from lib_vram.host.tracing import LoadedModel
+from lib_vram.physics.families import LOADED
 
 
 def loaded(sd_model: Any, family: str, host: str) -> LoadedModel | None:
@@ -15,4 +16,6 @@ def loaded(sd_model: Any, family: str, host: str) -> LoadedModel | None:
         return None
     parts = (traced_ldm.denoiser(objects.unet.model.diffusion_model),
              *traced_ldm.vae_parts(objects.vae.first_stage_model))  # fmt: skip
+    if family == LOADED:
+        parts = (*parts, *traced_ldm.text_parts(objects))
     return LoadedModel(family, "forge", host, parts)

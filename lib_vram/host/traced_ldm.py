@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from lib_vram.host import model_inputs
+from lib_vram.host import model_inputs, text_inputs
 from lib_vram.host.tracing import LoadedPart
 from lib_vram.physics.program import Setting
 
@@ -26,6 +26,12 @@ def vae_parts(vae: nn.Module, **more: Any) -> tuple[LoadedPart, LoadedPart]:
         LoadedPart("vae_decode", vae, _decode, dtypes=VAE_DTYPES, **more),
         LoadedPart("vae_encode", vae, _encode, dtypes=VAE_DTYPES, **more),
     )
+
+
+def text_parts(objects: Any) -> tuple[LoadedPart, ...]:
+    """Return the work of the text encoders in ``forge_objects``, all one after the other; none where there are none."""
+    joint = getattr(getattr(objects, "clip", None), "cond_stage_model", None)
+    return () if joint is None else (LoadedPart("text_encode", joint, text_inputs.encode),)
 
 
 def _decode(vae: Any, at: Setting, dtype: torch.dtype) -> object:

@@ -23,7 +23,9 @@ def loaded(sd_model: Any, family: str, host: str) -> LoadedModel | None:
     denoiser = traced_ldm.denoiser(objects.unet.model.diffusion_model)
     vae = objects.vae.first_stage_model
     halved = family == LOADED and type(vae).__name__ == FOLDED
-    return LoadedModel(family, style, host, (denoiser, *(halved_vae_parts(vae) if halved else vae_parts(vae))))
+    text = traced_ldm.text_parts(objects) if family == LOADED else ()
+    vae_work = halved_vae_parts(vae) if halved else vae_parts(vae)
+    return LoadedModel(family, style, host, (denoiser, *vae_work, *text))
 
 
 FOLDED = "AutoencoderKLFlux2"

@@ -23,6 +23,7 @@ from lib_vram.host import (
     levers_idle,
     levers_preview,
     levers_upscaler,
+    loaded_text,
     networks,
     owners,
     units,
@@ -246,6 +247,7 @@ class WebUI(owners.LookedAt):
             "model": {
                 "family": family, "checkpoint": path, "weights_dtype": weights_dtype,
                 "storage_dtype": "fp8" if in_fp8 else None, "variant": self._variant(path),
+                **(loaded_text.held(self.loaded_model()) if family == LOADED else {}),
             },
             "attention": want.attention or self.attention(card),
             "live_preview": cheaper_preview(want.live_preview, levers_preview.live_preview(self)),

@@ -182,6 +182,15 @@ def _is_list(component: Component) -> bool:
     return component.part == "controlnet" or (component.code == "diffusers" and component.part == "denoise")
 
 
+def is_ready(component: Component) -> bool:
+    """Return whether there is a profile of ``component``, shipped or made on this machine."""
+    try:
+        _profile(component)
+    except NotReady:
+        return False
+    return True
+
+
 def _profile(component: Component) -> Profile:
     _refuse_unready(component)
     shape = SHAPES[component.family]

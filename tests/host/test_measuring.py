@@ -79,6 +79,25 @@ def test_a_reason_is_kept_until_the_next_model(monkeypatch):
     assert made.note() is None
 
 
+def test_text_encoders_that_cannot_be_measured_leave_the_rest_in_use(monkeypatch):
+    class OfText(Missing):
+        def missing(self):
+            return [("loaded-text_encode-fp16-neo", None, "fp16"), ("loaded-denoise-fp16-neo", None, "fp16")]
+
+    def measure(model, name, *_):
+        if "text" in name:
+            raise GivenUp("it is not known how it is called")
+        names.append(name)
+
+    names, told = [], threading.Event()
+    monkeypatch.setattr(tracing, "measure", measure)
+    made = measurer(loaded=lambda: OfText("loaded", "neo", "neo 1", ()), done=told.set)
+    made.look()
+    assert told.wait(30)
+    made.wait(30)
+    assert names == ["loaded-denoise-fp16-neo"] and made.note() is None
+
+
 def test_whatever_the_hosts_code_raises_ends_quietly():
     def fails():
         raise OSError("gone")

@@ -74,9 +74,56 @@ def test_it_is_computed_from_its_trace_and_its_file(traced: cache.ProfileCache, 
     answer = estimate(asked(checkpoint))
     assert answer.verdict == "fits"
     assert {phase.source for phase in answer.phases} == {"trace"}
-    assert "trace.of_loaded_model" in [note.key for note in answer.notes]
+    assert "trace.of_loaded_model_without_text" in [note.key for note in answer.notes]
+    assert "text_encode" not in [phase.name for phase in answer.phases]
     sampling = next(phase for phase in answer.phases if phase.name == "sampling")
     assert sampling.resident_bytes > 2 * 2 * SIDE**2
+
+
+def with_text(traced: cache.ProfileCache) -> None:
+    """Give out the text encoder of Z-Image as that of the loaded model."""
+    profile = load("zimage-text_encode-fp16-neo")
+    assert profile is not None
+    traced.put(f"{LOADED}-text_encode-fp16-neo", "key", replace(profile, name=f"{MEASURED}text"))
+    forget()
+
+
+def held(checkpoint: Path, size: int | None) -> Request:
+    request = asked(checkpoint)
+    model = replace(request.model, text_encoders_bytes=size, text_layer_bytes=size and size // 10)
+    return request.replace(model=model)
+
+
+def test_its_text_encoders_are_those_that_the_host_holds(traced: cache.ProfileCache, checkpoint: Path) -> None:
+    with_text(traced)
+    answer = estimate(held(checkpoint, 8 * 2**30))
+    text = next(phase for phase in answer.phases if phase.name == "text_encode")
+    known = component_memory(Component("zimage", "text_encode", 512, 512, cfg=False, host="neo"))
+    assert dict(text.resident_parts)["text_encoders"] == 8 * 2**30
+    assert (text.floor_bytes, text.minimum_bytes, text.source) == (known.floor_bytes, known.minimum_bytes, "trace")
+    assert "trace.of_loaded_model" in [note.key for note in answer.notes]
+
+
+@pytest.mark.parametrize("host", ["neo", "forge"])
+def test_they_stay_beside_the_denoiser_where_there_is_room(
+    traced: cache.ProfileCache, checkpoint: Path, host: str
+) -> None:
+    with_text(traced)
+    plenty = {"total_bytes": 48 * 2**30}
+    request = Request.from_dict({**held(checkpoint, 8 * 2**30).to_dict(), "host": host, "device": plenty})
+    sampling = next(phase for phase in estimate(request).phases if phase.name == "sampling")
+    assert dict(sampling.resident_parts)["text_encoders"] == 8 * 2**30
+
+
+@pytest.mark.parametrize(("is_traced", "size"), [(False, 8 * 2**30), (True, None)])
+def test_what_is_not_known_of_them_leaves_the_rest_as_it_is(
+    traced: cache.ProfileCache, checkpoint: Path, is_traced: bool, size: int | None
+) -> None:
+    if is_traced:
+        with_text(traced)
+    answer = estimate(held(checkpoint, size))
+    assert answer.verdict == "fits"
+    assert "text_encode" not in [phase.name for phase in answer.phases]
 
 
 def test_its_largest_layer_is_not_known(traced: cache.ProfileCache) -> None:
