@@ -1,4 +1,4 @@
-"""Beside multidiffusion's *Tiled VAE*: where that is on, it decodes, and a fix gives it the smaller tile."""
+"""Beside multidiffusion's *Tiled VAE*: where that is on, it decodes and encodes, and a fix makes its tiles smaller."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class BesideTiledVae(WebUI):
         installed = units.tiled_vae_tile(p)
         size = request.vae.tile_size if request else None
         if installed is not None and size is not None and size < installed:
-            units.with_arguments(p, units.TILED_VAE, {units.DECODER_TILE: size // 8}, self.runs.of(p).of_fields)
+            units.with_tiled_vae_tile(p, size, self.runs.of(p).of_fields)
         return installed
 
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 CONTROLNET = "controlnet"
 ADETAILER = "adetailer"
 TILED_VAE = "tiled vae"
-DECODER_TILE = 2
-"""Position of the decoder's tile, in latent pixels, in that script's arguments."""
+ENCODER_TILE, DECODER_TILE = 1, 2
+"""Positions of the encoder's tile, in pixels, and of the decoder's, in latent pixels, in that script's arguments."""
 
 
 def script_titled(p: Any, title: str) -> Any | None:
@@ -136,8 +136,25 @@ def _values(unit: Any) -> Mapping[str, Any]:
 
 
 def tiled_vae_tile(p: Any) -> int | None:
-    """Return multidiffusion's decoder tile in pixels when its *Tiled VAE* is on for this run."""
+    """Return multidiffusion's tile in pixels when its *Tiled VAE* is on for this run: of its two tiles the larger one.
+
+    The encoder's counts only where a picture is encoded: in img2img, and before a second pass by an image upscaler.
+    """
     arguments = arguments_of(p, TILED_VAE)
     if len(arguments) <= DECODER_TILE or not arguments[0]:
         return None
-    return int(arguments[DECODER_TILE]) * 8
+    tile = int(arguments[DECODER_TILE]) * 8
+    return max(tile, int(arguments[ENCODER_TILE])) if _encodes(p) else tile
+
+
+def _encodes(p: Any) -> bool:
+    enlarges = getattr(p, "enable_hr", False) and not str(getattr(p, "hr_upscaler", "")).lower().startswith("latent")
+    return bool(getattr(p, "init_images", None) or enlarges)
+
+
+def with_tiled_vae_tile(p: Any, tile: int, fields: Patches | None = None) -> None:
+    """Give *Tiled VAE* tiles of at most ``tile`` pixels for this run; ``fields`` as in :func:`with_arguments`."""
+    arguments = arguments_of(p, TILED_VAE)
+    sizes = {ENCODER_TILE: tile, DECODER_TILE: tile // 8}
+    smaller = {place: size for place, size in sizes.items() if size < int(arguments[place])}
+    with_arguments(p, TILED_VAE, smaller, fields)

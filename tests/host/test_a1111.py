@@ -13,7 +13,7 @@ from lib_vram.host import units
 from lib_vram.machine.card import Card
 from lib_vram.plan.result import Plan
 from lib_vram.request import IdleModel, VaeSpec
-from tests.fakehost.processing import page_run
+from tests.fakehost.processing import Img2Img, page_run
 from tests.fakehost.webui import Module
 
 GIB, MIB = 1024**3, 1024**2
@@ -147,12 +147,31 @@ def test_an_installed_tiled_vae_counts_and_ours_steps_aside(fake, host):
     assert fake.record.decodes == ["whole"]
 
 
+@pytest.mark.parametrize(
+    ("fields", "tile"),
+    [
+        ({}, 512),
+        ({"enable_hr": True, "hr_upscaler": "Latent"}, 512),
+        ({"enable_hr": True, "hr_upscaler": "Lanczos"}, 960),
+    ],
+)
+def test_the_larger_of_its_tiles_counts_where_a_picture_is_encoded(fake, host, fields, tile):
+    fake.runner.add(TiledVae(), [True, 960, 64, False, True, True, False])
+    assert host.request_from_processing(fake.make(**fields)).vae == VaeSpec("fp16", True, tile)
+
+
+def test_a_start_picture_is_encoded_in_its_tiles(fake, host):
+    fake.runner.add(TiledVae(), [True, 1536, 64, False, True, True, False])
+    p = fake.make(Img2Img, init_images=["a picture"])
+    assert host.request_from_processing(p).vae == VaeSpec("fp16", True, 1536)
+
+
 def test_a_fix_that_needs_smaller_tiles_gives_them_to_the_installed_tiled_vae(fake, host):
     fake.runner.add(TiledVae(), [True, 960, 64, False, True, True, False])
     p = fake.make()
     request = host.request_from_processing(p)
     host.prepare_run(p, request.replace(vae=VaeSpec("fp16", True, 320)))
-    assert units.arguments_of(p, "tiled vae") == (True, 960, 40, False, True, True, False)
+    assert units.arguments_of(p, "tiled vae") == (True, 320, 40, False, True, True, False)
     assert fake.runner.defaults[-7:] == [True, 960, 64, False, True, True, False]
 
 
