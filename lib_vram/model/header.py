@@ -9,9 +9,11 @@ Source: the format's description in the safetensors project's README.
 
 from __future__ import annotations
 
+import codecs
 import io
 import json
 import math
+import re
 import stat
 import struct
 from collections import Counter
@@ -46,10 +48,12 @@ _PICKLES = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
 _PICKLE_ENDINGS = (".ckpt", ".pt", ".pth", ".bin", ".pkl")
 _SIGNS = (
     (b"version https://git-lfs", "model.lfs_pointer"),
-    (b"<!DOCTYPE", "model.web_page"),
     (b"<!doctype", "model.web_page"),
     (b"<html", "model.web_page"),
 )
+"""Beginnings in small letters, without the blanks and the mark before them."""
+_TEXT = re.compile(rb"[\t\r\n\x20-\x7e]{8}")
+"""The length of a header ends in zeros, as no text does."""
 
 
 def read_header(path: str | Path) -> Header:
@@ -109,9 +113,14 @@ def _sign(start: bytes, ending: str) -> str:
         return "model.empty"
     if start.startswith(_PICKLES):
         return "model.pickle"
+    words = start.removeprefix(codecs.BOM_UTF8).lstrip().lower()
     for sign, key in _SIGNS:
-        if start.startswith(sign):
+        if words.startswith(sign):
             return key
+    if len(start) >= 32 and _TEXT.match(start.removeprefix(codecs.BOM_UTF8)):
+        return "model.text_file"
+    if len(start) >= 8 and not start.strip(b"\0"):
+        return "model.zeros"
     if start.startswith(gguf.MAGIC) or (len(start) >= 8 and start[8:9] in (b"{", b"")):
         return ""
     return "model.pickle" if ending in _PICKLE_ENDINGS else "model.not_safetensors"
@@ -171,7 +180,13 @@ class _Entries:
         problems = self._faults.messages()
         if not tensors and not problems:
             problems = (say("model.no_tensors"),)
+        elif not problems and self._uncovered():
+            problems = (say("model.uncovered", count=self._uncovered()),)
         return Header(tuple(tensors), problems, metadata)
+
+    def _uncovered(self) -> int:
+        """Return how many bytes after the header belong to no tensor: programs refuse a file that has any."""
+        return self._data_bytes - sum(stop - begin for begin, stop, _ in self._places)
 
     def _tensor(self, name: str, entry: object) -> Tensor | str:
         """Return the tensor that ``entry`` describes, or which fault it has."""

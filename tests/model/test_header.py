@@ -50,6 +50,16 @@ def test_a_scalar_and_an_empty_tensor_are_tensors(raw_file: Callable[..., Path])
         (b"", "the file is empty"),
         (b"{}", "it is neither a safetensors nor a GGUF file"),
         (b"<!DOCTYPE html><html>", "it is a web page saved under a model's name; download the file itself"),
+        (b"\xef\xbb\xbf\n  <HTML lang='en'>", "it is a web page saved under a model's name; download the file itself"),
+        (
+            b'{"error": "Repository not found"}',
+            "it is a text, perhaps a server's answer, saved under a model's name; download the file itself",
+        ),
+        (bytes(1000), "it begins with nothing but zeros: the download did not end, repeat it"),
+        (
+            start({"a": entry([2], [0, 4])}) + bytes(104),
+            "bytes that belong to no tensor: 100; programs refuse such a file, download it again",
+        ),
         (
             b"version https://git-lfs.github.com/spec/v1\noid sha256:0",
             "it is a Git LFS pointer, not the model itself; fetch it with git lfs pull",
