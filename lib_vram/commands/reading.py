@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import json
 import sys
 from pathlib import Path
@@ -60,7 +59,8 @@ def _read(path: str) -> bytes:
     except FileNotFoundError:
         raise BadInput("REQUEST", got=path, takes=f"{_TAKES}; there is no such file") from None
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-        folder = Path(path).is_dir() if "\0" not in path else False  # Windows says "permission denied" for a folder
+        # Windows says "permission denied" for a folder; what has no usable name is none
+        folder = isinstance(error, PermissionError) and Path(path).is_dir()
         reason = "this is a folder" if folder else getattr(error, "strerror", None) or str(error)
         raise BadInput("REQUEST", got=path, takes=f"{_TAKES}; it cannot be read ({reason})") from None
 
@@ -73,7 +73,7 @@ def _bounded(file: BinaryIO) -> bytes:
 
 
 def parse_json(content: bytes) -> Any:
-    """Return what ``content`` means as JSON in UTF-8 (or, as Windows' shell writes it, UTF-16 with its mark).
+    """Return what ``content`` means as JSON in UTF-8 or, as Windows' shells write it, UTF-16, with its mark or without.
 
     Raises:
         BadInput: it is not JSON, has a name twice, or is nested too deep. NaN and infinity are let through: no field
@@ -82,9 +82,7 @@ def parse_json(content: bytes) -> Any:
     if not content.strip():
         raise BadInput("REQUEST", got="", takes="a JSON object; this is empty")
     try:
-        text = content.decode(
-            "utf-16" if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8-sig"
-        )
+        text = content.decode(json.detect_encoding(content))
         return json.loads(text, object_pairs_hook=_unique, parse_int=_whole)
     except UnicodeDecodeError as error:
         raise BadInput("REQUEST", got=content[:20], takes=f"JSON text in UTF-8; byte {error.start} is none") from None

@@ -63,7 +63,8 @@ def _write(answer: str) -> int:
 
 
 def _fail(message: str, status: int) -> int:
-    print("vram-guard: " + " ".join(message.split()), file=sys.stderr)  # noqa: T201 - the one line
+    line = "".join(letter if letter.isprintable() else "?" for letter in " ".join(message.split()))
+    print("vram-guard: " + line, file=sys.stderr)  # noqa: T201 - the one line
     return status
 
 

@@ -126,11 +126,17 @@ def read_log(text: str | bytes) -> Log:
 
 
 def _utf8(content: bytes) -> bytes:
-    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        return content[: 2 * (HEAD_BYTES + TAIL_BYTES)].decode("utf-16", "replace").encode("utf-8", "replace")
-    if content[1:200:2].count(0) > 80:  # PowerShell's, when the mark was cut off
-        return content[: 2 * (HEAD_BYTES + TAIL_BYTES)].decode("utf-16-le", "replace").encode("utf-8", "replace")
-    return content
+    if content.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
+        encoding = "utf-32"
+    elif content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        encoding = "utf-16"
+    elif content[1:200:2].count(0) > 80:  # PowerShell's, when the mark was cut off
+        encoding = "utf-16-le"
+    elif content[0:200:2].count(0) > 80:
+        encoding = "utf-16-be"
+    else:
+        return content
+    return content[: 4 * (HEAD_BYTES + TAIL_BYTES)].decode(encoding, "replace").encode("utf-8", "replace")
 
 
 def find_hits(log: Log) -> list[Hit]:

@@ -29,7 +29,7 @@ def test_a_dash_means_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
     assert read_request("-").model.family == "sdxl"
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"])
 def test_the_encodings_of_windows_shells_are_understood(encoding: str) -> None:
     assert parse_json(json.dumps(REQUEST).encode(encoding)) == REQUEST
 
@@ -76,8 +76,9 @@ def test_a_path_that_cannot_be_read_says_why(tmp_path: Path) -> None:
         with pytest.raises(BadInput) as caught:
             read_request(path)
         assert str(caught.value).endswith(f"takes {FILE}; {reason}")
-    with pytest.raises(BadInput, match="REQUEST: got 'a"):
-        read_request("a\0b")
+    for unusable in ("a\0b", "a" * 5000):
+        with pytest.raises(BadInput, match="REQUEST: got 'a"):
+            read_request(unusable)
 
 
 def test_no_path_and_no_standard_input_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -271,6 +271,6 @@ def _seconds(content):
     return time.process_time() - begin
 
 
-@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-8-sig", "latin-1"])
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-8-sig", "latin-1"])
 def test_the_encodings_of_consoles_are_read(encoding):
     assert diagnose(("Übersicht\r\n" * 20 + plain()).encode(encoding)).numbers.requested_bytes == 2 * GIB
