@@ -354,7 +354,8 @@ def _build(cls: type, data: object, path: str) -> Any:
     values: dict[str, Any] = {}
     for key, value in data.items():
         if key not in known:
-            raise BadInput(_join(path, str(key)) or "''", got=value, takes=f"no such field; {name} has {', '.join(known)}")
+            unknown = _join(path, str(key)) or "''"
+            raise BadInput(unknown, got=value, takes=f"no such field; {name} has {', '.join(known)}")
         values[key] = _convert(hints[key], value, _join(path, key))
     for key, item in known.items():
         required = item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING
