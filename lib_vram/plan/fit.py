@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from lib_vram.errors import NotReady
 from lib_vram.estimate.estimator import could_fit, estimate, measure, runs
@@ -26,21 +28,29 @@ class Fit:
     height: int
     batch_size: int
     peak_bytes: int
+    is_known: bool = True
+    """Whether the search came to its end in the time that it was given."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the contract's JSON form."""
-        return {
-            "width": self.width,
-            "height": self.height,
-            "batch_size": self.batch_size,
-            "peak_bytes": self.peak_bytes,
-        }
+        """Return the contract's JSON form, with ``"known": false`` where time ran out."""
+        sizes = {"width": self.width, "height": self.height, "batch_size": self.batch_size}
+        return {**sizes, "peak_bytes": self.peak_bytes, **({} if self.is_known else {"known": False})}
 
 
-def largest(request: Request, vary: Vary, physics: Physics = COMPUTED, correct: Correct = as_computed) -> Fit:
+NONE_FITS, NOT_YET = Fit(0, 0, 0, 0), Fit(0, 0, 0, 0, is_known=False)
+
+
+def largest(
+    request: Request,
+    vary: Vary,
+    physics: Physics = COMPUTED,
+    correct: Correct = as_computed,
+    until: float = math.inf,
+) -> Fit:
     """Return the largest size of the same shape on multiples of 8, or the largest batch, that runs.
 
     It is not capped by what ``request`` asks for. ``correct`` is what this machine's runs make of each estimate.
+    After ``until``, a reading of :func:`time.monotonic`, the answer is left open; what was computed is remembered.
 
     Raises:
         NotReady: the memory of ``request`` cannot be computed yet.
@@ -48,30 +58,45 @@ def largest(request: Request, vary: Vary, physics: Physics = COMPUTED, correct: 
     unknown = measure(request, physics)[1]
     if unknown:
         raise NotReady("request", got=request.model.family, takes=str(unknown[0]))
-    candidates = _sizes(request) if vary == "size" else _batches(request)
-    start = first_true(candidates, lambda candidate: could_fit(candidate, physics))
+    sizes = _sizes(request) if vary == "size" else _batches(request)
 
-    def corrected(candidate: Request) -> Estimate:
+    def corrected(size: Tried) -> Estimate:
+        candidate = size.of(request)
         return correct(estimate(candidate, physics), candidate)
 
+    start = first_true(sizes, lambda size: could_fit(size.of(request), physics))
     if correct is not as_computed:  # what was learned moves the line further than one would go step by step
-        fits_at = start + first_true(candidates[start:], lambda candidate: corrected(candidate).verdict in RUNS)
+        fits_at = start + first_true(sizes[start:], lambda size: corrected(size).verdict in RUNS)
         start = max(start, fits_at - PATIENCE)  # a few sizes above may need less, as blocks happen to lie
-    for candidate in candidates[start:]:
-        if correct is as_computed and not runs(candidate, {}, physics):
+    for size in sizes[start:]:
+        if time.monotonic() >= until:
+            return NOT_YET
+        if correct is as_computed and not runs(size.of(request), {}, physics):
             continue  # the same answer, sooner
-        result = corrected(candidate)
+        result = corrected(size)
         if result.verdict in RUNS:
-            return Fit(candidate.width, candidate.height, candidate.batch_size, result.peak_bytes)
-    return Fit(0, 0, 0, 0)
+            return Fit(size.width, size.height, size.batch_size, result.peak_bytes)
+    return NONE_FITS
 
 
-def _sizes(request: Request) -> Sequence[Request]:
+class Tried(NamedTuple):
+    """One size and batch to be tried; thousands are listed, and few become requests."""
+
+    width: int
+    height: int
+    batch_size: int
+
+    def of(self, request: Request) -> Request:
+        """Return ``request`` at this size and batch."""
+        return request.replace(width=self.width, height=self.height, batch_size=self.batch_size)
+
+
+def _sizes(request: Request) -> Sequence[Tried]:
     low, high = SIZE_LIMITS
     sizes = (same_aspect(request.width, request.height, side) for side in range(high, low - 1, -MULTIPLE))
-    return [request.replace(width=width, height=height) for width, height in sizes if min(width, height) >= low]
+    return [Tried(width, height, request.batch_size) for width, height in sizes if min(width, height) >= low]
 
 
-def _batches(request: Request) -> Sequence[Request]:
+def _batches(request: Request) -> Sequence[Tried]:
     low, high = BATCH_LIMITS
-    return [request.replace(batch_size=size) for size in range(high, low - 1, -1)]
+    return [Tried(request.width, request.height, size) for size in range(high, low - 1, -1)]

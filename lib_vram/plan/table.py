@@ -161,8 +161,15 @@ class Cards:
         """Gigabytes of the smallest card from which on it fits with no weights swapped; ``None`` when none does."""
         return self._smallest(lambda cell: cell.verdict == "fits" and not cell.swaps)
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether every card was computed in the time that was given."""
+        return all(card.cell.verdict != "unknown" for card in self.cards)
+
     def sentences(self) -> tuple[Message, ...]:
         """Return from which card up it runs, and from which up without swapping where that is another one."""
+        if not self.is_complete:
+            return ()
         if self.runs_from is None:
             return (say("advice.runs_nowhere", gigabytes=self.cards[-1].gigabytes),)
         runs = say("advice.runs_from", gigabytes=self.runs_from)
@@ -174,7 +181,7 @@ class Cards:
 
     def _smallest(self, good: Callable[[Cell], bool]) -> int | None:
         found = None
-        for card in reversed(self.cards):
+        for card in reversed(self.cards if self.is_complete else ()):
             if not good(card.cell):
                 break
             found = card.gigabytes
@@ -216,18 +223,17 @@ def as_computed(result: Estimate, request: Request) -> Estimate:
 
 
 def size_table(
-    request: Request, physics: Physics = COMPUTED, correct: Correct = as_computed, seconds: float | None = None
+    request: Request, physics: Physics = COMPUTED, correct: Correct = as_computed, until: float = math.inf
 ) -> SizeTable:
     """Return common sizes of the family, upright or lying as ``request`` is, at several batches or frames.
 
-    The row that is asked for comes first. After ``seconds`` a cell that is not ruled out by its floor is left
-    ``"unknown"``; what was computed is remembered, so that another call goes on from there.
+    The row that is asked for comes first. After ``until``, a reading of :func:`time.monotonic`, a cell that is not
+    ruled out by its floor is left ``"unknown"``; what was computed is remembered, so that another call goes on there.
 
     Raises:
         NotReady: the memory of ``request`` cannot be computed yet.
     """
     refuse_unknown(request, physics)
-    until = math.inf if seconds is None else time.monotonic() + seconds
     vary: Column = "frames" if SHAPES[request.model.family].frames_per_latent > 1 else "batch_size"
     usual = FRAMES if vary == "frames" else BATCHES
     columns = tuple(sorted({*usual, getattr(request, vary)}))
@@ -264,10 +270,13 @@ def _turned(size: Size, request: Request) -> Size:
     return size[::-1] if request.width > request.height else size
 
 
-def cards_table(request: Request, physics: Physics = COMPUTED, correct: Correct = as_computed) -> Cards:
+def cards_table(
+    request: Request, physics: Physics = COMPUTED, correct: Correct = as_computed, until: float = math.inf
+) -> Cards:
     """Return ``request`` on every class of card, as much held by other programs as on the present one.
 
-    What was learned counts for the present card alone.
+    What was learned counts for the present card alone. After ``until``, a reading of :func:`time.monotonic`, cards
+    are left ``"unknown"``.
 
     Raises:
         NotReady: the memory of ``request`` cannot be computed yet.
@@ -278,8 +287,7 @@ def cards_table(request: Request, physics: Physics = COMPUTED, correct: Correct 
     for gigabytes, names in CARD_CLASSES:
         total_bytes = request.device.total_bytes if gigabytes == mine else seen_bytes(gigabytes)
         there = request.replace(device=replace(request.device, total_bytes=total_bytes))
-        result = estimate(there, physics)
-        cell = Cell.of(correct(result, there) if gigabytes == mine else result)
+        cell = _cell(there, physics, correct if gigabytes == mine else as_computed, until)
         cards.append(CardFit(gigabytes, names, total_bytes, gigabytes == mine, cell))
     return Cards(tuple(cards))
 
@@ -296,7 +304,7 @@ def seen_bytes(gigabytes: int) -> int:
 
 
 def lighter_weights(
-    request: Request, physics: Physics = COMPUTED, correct: Correct = as_computed
+    request: Request, physics: Physics = COMPUTED, correct: Correct = as_computed, until: float = math.inf
 ) -> tuple[WeightsFit, ...]:
     """Return ``request`` with its weights in each type that its host loads, heaviest first; none where it has one.
 
@@ -314,7 +322,7 @@ def lighter_weights(
             continue
         model = replace(request.model, checkpoint=None, storage_dtype=None, weights_dtype=_plain(request, dtype))
         there = request.replace(model=model)
-        cell = Cell.of(correct(estimate(there, physics), there))
+        cell = _cell(there, physics, correct, until)
         now = request.model.storage_dtype or request.model.weights_dtype
         found.append(WeightsFit(model.weights_dtype, model.weights_dtype == now, cell))
     return tuple(found)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -24,8 +26,9 @@ from lib_vram.ui.sections.what_fits import Fits
 
 WAIT_SECONDS = 3.0
 """One answer is computed at a time; who waits longer is told to ask again."""
-TABLE_SECONDS = 0.5
-"""Of one answer; large pictures with attention by score matrices take a tenth of a second for each cell."""
+ANSWER_SECONDS = 0.8
+"""Of one answer, for all that is in it: large pictures with attention by score matrices take a tenth of a second for
+each cell. What is not computed by then is said to be open, and the page asks again at once."""
 WINDOWS = os.name == "nt"
 
 _turn = threading.Lock()
@@ -55,10 +58,10 @@ def fits(guard: GuardLike, tab: Mode, form: dict[str, Any], language: str) -> di
 def _answer(
     guard: GuardLike, tab: Mode, request: Request, result: Estimate, correct: Correct, language: str
 ) -> dict[str, Any]:
-    found = compute(request, correct, TABLE_SECONDS)
+    found = compute(request, correct, ANSWER_SECONDS)
     answer = {
         "known": True,
-        "complete": found.sizes.is_complete,
+        "complete": found.is_complete,
         "largest_size": found.largest_size.to_dict(),
         "largest_batch": found.largest_batch.to_dict(),
         "sizes": found.sizes.to_dict(),
@@ -66,7 +69,7 @@ def _answer(
         "weights": [item.to_dict() for item in found.weights],
         "fits_html": what_fits.fits_html(found, tab, language),
     }
-    if found.sizes.is_complete:  # one thing after the other: the page asks again at once
+    if found.is_complete:  # one thing after the other: the page asks again at once
         is_open = guard.host.is_open_to_others()
         given = request.host_args if is_open else guard.host.launch_arguments()
         advice = advise(request, given, windows=WINDOWS, variable=_variable(), correct=correct)
@@ -78,14 +81,15 @@ def _answer(
 
 
 def compute(request: Request, correct: Correct = as_computed, seconds: float | None = None) -> Fits:
-    """Return everything that fits; after ``seconds`` the rest of the table stays open. Remembered piece by piece."""
+    """Return everything that fits; after ``seconds`` the rest stays open. Remembered piece by piece."""
+    until = math.inf if seconds is None else time.monotonic() + seconds
     return Fits(
         request=request,
-        largest_size=largest(request, "size", correct=correct),
-        largest_batch=largest(request, "batch", correct=correct),
-        sizes=size_table(request, correct=correct, seconds=seconds),
-        cards=cards_table(request, correct=correct),
-        weights=lighter_weights(request, correct=correct),
+        largest_size=largest(request, "size", correct=correct, until=until),
+        largest_batch=largest(request, "batch", correct=correct, until=until),
+        cards=cards_table(request, correct=correct, until=until),
+        weights=lighter_weights(request, correct=correct, until=until),
+        sizes=size_table(request, correct=correct, until=until),
     )
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from lib_vram.errors import NotReady
 from lib_vram.estimate.estimator import estimate
 from lib_vram.plan.adjustments import same_aspect
-from lib_vram.plan.fit import largest
+from lib_vram.plan.fit import NOT_YET, largest
 from lib_vram.units import GIB
 from tests.estimate.stand_in import a_request, physics
 
@@ -59,3 +59,11 @@ def test_what_cannot_be_computed_is_said():
         largest(a_request(model={"family": "flux1"}), "size", physics)
     with pytest.raises(NotReady, match="flux1"):
         largest(a_request(model={"family": "flux1"}), "batch", physics)
+
+
+def test_what_time_does_not_allow_is_left_open_and_goes_on_at_the_next_call():
+    request = a_request(device={"total_bytes": 8 * GIB})
+    assert largest(request, "size", physics, until=0.0) == NOT_YET
+    assert NOT_YET.to_dict() == {"width": 0, "height": 0, "batch_size": 0, "peak_bytes": 0, "known": False}
+    whole = largest(request, "size", physics)
+    assert whole.is_known and "known" not in whole.to_dict()

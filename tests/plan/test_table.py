@@ -141,3 +141,19 @@ def test_lighter_weights_need_no_more():
 def test_the_classes_of_cards_grow():
     sizes = [gigabytes for gigabytes, _ in CARD_CLASSES]
     assert sizes == sorted(set(sizes))
+
+
+def test_cards_that_time_does_not_allow_are_open_and_nothing_is_said_of_them():
+    request = a_request(width=1024, height=1024)
+    cards = cards_table(request, physics, until=0.0)
+    assert not cards.is_complete and cards.runs_from is None and cards.sentences() == ()
+    assert {card.cell.verdict for card in cards.cards} <= {"unknown", "wont_fit"}
+    whole = cards_table(request, physics)
+    assert whole.is_complete and whole.runs_from is not None
+    for early, late in zip(cards.cards, whole.cards, strict=True):
+        assert early.cell.verdict in ("unknown", late.cell.verdict)
+
+
+def test_weights_that_time_does_not_allow_are_open():
+    found = lighter_weights(a_request(), physics, until=0.0)
+    assert {item.cell.verdict for item in found} == {"unknown"}

@@ -30,7 +30,7 @@ def guard():
 
 @pytest.fixture(autouse=True)
 def time_enough(monkeypatch):
-    monkeypatch.setattr(answers_fits, "TABLE_SECONDS", 60)
+    monkeypatch.setattr(answers_fits, "ANSWER_SECONDS", 60)
 
 
 @pytest.fixture
@@ -181,13 +181,13 @@ def test_another_site_is_refused(client):
 
 
 def test_what_takes_longer_is_answered_in_pieces_and_finished_by_asking_again(client, monkeypatch):
-    monkeypatch.setattr(answers_fits, "TABLE_SECONDS", 0)
+    monkeypatch.setattr(answers_fits, "ANSWER_SECONDS", 0)
     form = {**SDXL, "lab_total_gib": 9.5}
     first = ask(client, form).json()
     assert not first["complete"]
     assert '<td class="vg-soft">computing…</td>' in first["fits_html"]
     assert "advice_html" not in first
-    monkeypatch.setattr(answers_fits, "TABLE_SECONDS", 60)
+    monkeypatch.setattr(answers_fits, "ANSWER_SECONDS", 60)
     whole = ask(client, form).json()
     assert whole["complete"]
     assert "computing…" not in whole["fits_html"]
@@ -218,3 +218,13 @@ def test_the_frame_is_the_same_whatever_happens(guard):
     before = what_fits.html(guard, "en"), restart_advice.html(guard, "en")
     guard.host.request_from_form("txt2img", {**SDXL, "lab_host": "Forge"})
     assert (what_fits.html(guard, "en"), restart_advice.html(guard, "en")) == before
+
+
+def test_pieces_of_an_answer_come_to_an_end(client, monkeypatch):
+    monkeypatch.setattr(answers_fits, "ANSWER_SECONDS", 0.1)
+    form = {**SDXL, "lab_total_gib": 6, "lab_host": "Forge", "lab_attention": "sub_quad"}
+    first = ask(client, form).json()
+    later = (ask(client, form).json() for _ in range(200))
+    last = next(answer for answer in later if answer["complete"])
+    assert not first["complete"]
+    assert last["largest_size"]["width"] and "known" not in last["largest_size"]

@@ -29,7 +29,7 @@ FORM = {
 
 @pytest.fixture
 def guard(tmp_path, monkeypatch):
-    monkeypatch.setattr(answers_fits, "TABLE_SECONDS", 60)
+    monkeypatch.setattr(answers_fits, "ANSWER_SECONDS", 60)
     monkeypatch.setattr(store_module, "FOLDER", tmp_path)
     made = Guard(LabHost())
     made.learned.open(tmp_path)

@@ -35,6 +35,13 @@ class Fits:
     cards: Cards
     weights: tuple[WeightsFit, ...]
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether all of it was computed in the time that was given."""
+        known = self.largest_size.is_known and self.largest_batch.is_known
+        cells = (item.cell.verdict != "unknown" for item in self.weights)
+        return known and self.cards.is_complete and self.sizes.is_complete and all(cells)
+
 
 def html(guard: GuardLike, language: str) -> Html:
     """Return the frame with what stands in it until the page has asked."""
@@ -84,7 +91,8 @@ def _about(request: Request, tab: str, words: _Advice) -> str:
 
 def _answers(found: Fits, tab: str, words: _Advice) -> list[tuple[str, str]]:
     size, batch = found.largest_size, found.largest_batch
-    largest_size = largest_batch = words("none_fits")
+    largest_size, largest_batch = (words("none_fits" if item.is_known else "not_yet") for item in (size, batch))
+    cards = " ".join(render(said, words.language) for said in found.cards.sentences()) or words("not_yet")
     if size.batch_size:
         width, height = (computed_side(found.request, side) for side in (size.width, size.height))  # as the host has it
         shown = words("size", width=width, height=height)
@@ -95,7 +103,7 @@ def _answers(found: Fits, tab: str, words: _Advice) -> list[tuple[str, str]]:
     rows = [
         (words("largest_size", batch=found.request.batch_size), largest_size),
         (words("largest_batch"), largest_batch),
-        (words("other_cards"), " ".join(render(said, words.language) for said in found.cards.sentences())),
+        (words("other_cards"), cards),
     ]
     return rows if found.sizes.vary == "batch_size" else [rows[0], rows[2]]
 
