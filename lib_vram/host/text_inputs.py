@@ -16,6 +16,8 @@ from lib_vram.physics.program import Setting
 CLIP_TOKENS = 77
 LONG_TOKENS = 512
 """To which T5's prompts are padded for Flux and Wan, and those of language models for Flux.2 Klein."""
+ADDED = "gives_fp32"
+"""Attribute of a skeleton's tables that give fp32."""
 ONE_BUT_LAST = -2
 KEPT_EVERY = 3
 """Krea's engine keeps the results of every third layer, from the third on (``KREA2_TAP_LAYERS``)."""
@@ -33,12 +35,26 @@ def encode(joint: nn.Module, at: Setting, dtype: torch.dtype) -> list[object]:
 def _encode(encoder: Any, batch: int) -> object:
     inner = getattr(encoder, "transformer", None)
     if inner is not None and hasattr(inner, "text_model"):
+        _in_fp32(inner.text_model)
         return inner(_tokens(batch, CLIP_TOKENS), output_hidden_states=True)
     if inner is not None:
         return inner(input_ids=_tokens(batch, LONG_TOKENS))
     if hasattr(encoder, "get_input_embeddings"):
         return _of_language_model(encoder, batch)
     raise LookupError(f"it is not known how {type(encoder).__name__} is called")
+
+
+def _in_fp32(text_model: Any) -> None:
+    """Have CLIP's tables give fp32, as the hosts keep them: all that follows is then computed in it, layer by layer.
+
+    ``encode_with_transformers`` in their classic_engine.py.
+    """
+    tables = getattr(text_model, "embeddings", None)
+    if tables is None or ADDED in vars(tables):
+        return
+    plain = tables.forward
+    tables.__dict__[ADDED] = True
+    tables.__dict__["forward"] = lambda *values, **named: plain(*values, **named).float()
 
 
 def _of_language_model(encoder: Any, batch: int) -> object:
