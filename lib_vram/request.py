@@ -274,6 +274,8 @@ class Request:
     system: SystemSpec = SystemSpec()
     vae: VaeSpec = VaeSpec()
     attention: Attention = "sdpa"
+    more_attention: tuple[Attention, ...] = ()
+    """What this machine's host can change to for a run, beside what comes with every PyTorch: ``xformers``."""
     batch_cond_uncond: bool = True
     live_preview: LivePreview = "approx"
     mode: Mode = "txt2img"

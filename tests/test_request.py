@@ -20,7 +20,7 @@ WHOLE: dict[str, Any] = {
     "model": {"family": "sdxl", "checkpoint": None, "weights_dtype": "fp16", "storage_dtype": None, "variant": "",
               "text_encoders_bytes": 1000, "text_layer_bytes": 100},
     "vae": {"dtype": "fp16", "tiled": False, "tile_size": None, "checkpoint": None},
-    "attention": "sdpa", "batch_cond_uncond": True, "live_preview": "approx",
+    "attention": "sdpa", "more_attention": [], "batch_cond_uncond": True, "live_preview": "approx",
     "mode": "txt2img", "width": 1024, "height": 1024, "batch_size": 1, "batch_count": 1, "cfg_scale": 7.0, "frames": 1,
     "hires": {"scale": 2.0, "width": 0, "height": 0, "upscaler": "Latent"},
     "controlnets": [{"kind": "controlnet", "family": "sdxl", "low_vram": False, "preprocessor": "openpose_full",

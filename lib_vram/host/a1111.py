@@ -63,7 +63,7 @@ class A1111(BesideTiledVae):
         if want.tiled:
             vae["tile_size"] = want.tile_size
         together = bool(self.option("batch_cond_uncond", True)) and not want.apart
-        return {"vae": vae, "batch_cond_uncond": together}
+        return {"vae": vae, "batch_cond_uncond": together, "more_attention": levers_attention.more_than_pytorchs()}
 
     def weights_dtype(self, path: str | None, card: Card) -> str:
         """Return the UNet's type: fp8 by an option (``check_fp8``), fp32 by ``--no-half``, else fp16."""

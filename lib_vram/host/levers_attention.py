@@ -23,6 +23,17 @@ NAMES = {
 logger = logging.getLogger("vram_guard")
 
 
+def more_than_pytorchs() -> list[str]:
+    """Return which of the request's attentions the host can change to beside those of PyTorch.
+
+    It lists what works here: xFormers where ``--xformers`` has loaded it and the card is one that it is built for.
+    """
+    from modules import sd_hijack
+
+    listed = {item.name for item in getattr(sd_hijack, "optimizers", ())}
+    return [kind for kind in ("xformers",) if listed.intersection(NAMES[kind])]
+
+
 def compute_with(host: WebUI, p: Any, wanted: str, now: str) -> None:
     """Let the run of ``p`` compute with the attention ``wanted`` in place of ``now``, if this machine has it."""
     from modules import sd_hijack

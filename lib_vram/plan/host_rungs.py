@@ -21,8 +21,9 @@ CHEAPER_ATTENTION: dict[Attention, tuple[Attention, ...]] = {
     "split": ("sdpa", "sub_quad"),
     "sub_quad": ("sdpa",),
 }
-"""What may take the place of an attention that keeps score matrices. Both come with every PyTorch that the hosts
-take; xformers may not be installed, and needs no less than SDPA."""
+"""What may take the place of an attention that keeps score matrices: both come with every PyTorch that hosts take."""
+XFORMERS: Attention = "xformers"
+"""Where it is installed: it never keeps a score matrix, while A1111's SDPA keeps the VAE's whole."""
 
 RESERVE_STEP_BYTES = GIB
 """The reserve is searched in these steps, and then cut down to what it must be: see :func:`finer_reserves`."""
@@ -65,6 +66,13 @@ LIVE_PREVIEW = Adjustment(
 )
 
 
+def _attentions(request: Request) -> tuple[Attention, ...]:
+    cheaper = CHEAPER_ATTENTION.get(request.attention, ())
+    if XFORMERS not in request.more_attention or request.attention == XFORMERS:
+        return cheaper
+    return (*cheaper[:1], XFORMERS, *cheaper[1:])  # of those that cost nothing, the one that comes with PyTorch first
+
+
 def _attention_cost(attention: Candidate) -> Cost:
     return "time" if attention == "sub_quad" else "nothing"
 
@@ -73,7 +81,7 @@ ATTENTION = Adjustment(
     id="attention",
     field=named("attention"),
     costs=_attention_cost,
-    candidates=lambda request: CHEAPER_ATTENTION.get(request.attention, ()),
+    candidates=_attentions,
     apply=lambda request, attention: request.replace(attention=attention),
     value=lambda request: request.attention,
     text=lambda _before, after: say(f"plan.attention_{after.attention}"),

@@ -80,6 +80,13 @@ def test_the_attention_is_the_optimizer_in_use(fake, host, name, attention):
     assert host.request_from_form("txt2img", {}).attention == attention
 
 
+@pytest.mark.parametrize(("listed", "more"), [(["xformers", "sdp"], ("xformers",)), (["sdp", "Doggettx"], ())])
+def test_xformers_can_be_changed_to_where_the_host_lists_it(fake, host, listed, more):
+    optimizers = [SimpleNamespace(name=name, title=lambda name=name: name, cmd_opt=None) for name in listed]
+    fake.modules["modules.sd_hijack"].optimizers = optimizers
+    assert host.request_from_form("txt2img", {}).more_attention == more
+
+
 def test_before_a_model_is_loaded_the_choice_to_come_is_taken(fake, host):
     hijack = fake.modules["modules.sd_hijack"]
     hijack.current_optimizer = None

@@ -17,6 +17,7 @@ from lib_vram.plan.host_rungs import (
     UPSCALER_TILE,
     finer_reserves,
 )
+from lib_vram.plan.search import make_plan
 from lib_vram.units import GIB, MIB
 from tests.estimate.stand_in import a_request
 
@@ -46,6 +47,27 @@ def test_attention_that_keeps_scores_can_be_another(attention, candidates):
     request = a_request(attention=attention)
     assert ATTENTION.candidates(request) == candidates
     assert [ATTENTION.apply(request, other).attention for other in candidates] == list(candidates)
+
+
+@pytest.mark.parametrize(
+    ("attention", "candidates"),
+    [
+        ("math", ("sdpa", "xformers", "sub_quad")), ("sub_quad", ("sdpa", "xformers")), ("sdpa", ("xformers",)),
+        ("xformers", ()),
+    ],
+)  # fmt: skip
+def test_xformers_is_one_of_them_where_it_is_installed(attention, candidates):
+    assert ATTENTION.candidates(a_request(attention=attention, more_attention=["xformers"])) == candidates
+    assert ATTENTION.costs("xformers") == "nothing"
+
+
+def test_xformers_keeps_no_scores_in_the_vae_where_sdpa_does():
+    device = {"name": "NVIDIA GeForce RTX 3060", "total_bytes": 14 * GIB, "used_by_others_bytes": GIB}
+    fields = {"model": {"family": "sdxl"}, "width": 1536, "height": 1536, "device": device}
+    plan = make_plan(a_request(**fields, more_attention=["xformers"]))
+    assert [(step.id, step.after, step.costs) for step in plan.steps] == [("attention", "xformers", "nothing")]
+    without = make_plan(a_request(**fields))
+    assert [step.id for step in without.steps] == ["vae_tiled"]
 
 
 def test_sdpa_costs_nothing_and_sub_quadratic_attention_time():
