@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -22,6 +23,8 @@ from lib_vram.units import MIB
 
 NEVER_OOM = "never oom integrated"
 RESERVE_OPTION = "forge_inference_memory"
+NEW_RESERVE = "need_global_unload"
+"""What Forge notes in ``modules.processing`` when the reserve has changed: all models leave before the next run."""
 _FORMS_REMEMBERED = 64
 UNET, VAE = 0, 1
 """Positions of the two switches in that script's arguments."""
@@ -200,9 +203,27 @@ class Forge(BackendLine):
         """Give this one generation another reserve than Forge's current one, in whole MiB as its option has it."""
         from backend import memory_management
 
-        other = wanted_bytes != memory_management.current_inference_memory
-        if other and p.override_settings.get(RESERVE_OPTION) != wanted_bytes // MIB:
+        now_bytes = memory_management.current_inference_memory
+        if wanted_bytes == now_bytes or p.override_settings.get(RESERVE_OPTION) == wanted_bytes // MIB:
+            return
+        if self.applies_overrides(p):
             self.override(p, RESERVE_OPTION, -(-wanted_bytes // MIB))
+        else:
+            self._reserve_at_once(p, wanted_bytes)
+
+    def _reserve_at_once(self, p: Any, wanted_bytes: int) -> None:
+        """Set the reserve itself: the option alone reaches nothing, and with frozen settings Forge refuses overrides.
+
+        As when Forge changes it, the models are loaded anew beside it, and again in the next run.
+        """
+        from backend import memory_management
+        from modules import processing
+
+        changes = self.runs.of(p).of_run
+        changes.call_when_undone(functools.partial(setattr, processing, NEW_RESERVE, True))
+        changes.set_item(self.meanwhile, RESERVE_OPTION, int(memory_management.current_inference_memory) // MIB)
+        changes.set_attribute(memory_management, "current_inference_memory", wanted_bytes)
+        setattr(processing, NEW_RESERVE, True)
 
 
 def _can_tile(width: int, height: int) -> bool:

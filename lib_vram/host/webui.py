@@ -539,8 +539,14 @@ class WebUI(owners.LookedAt):
         run, data = self.runs.of(p), shared.opts.data
         data.setdefault(key, getattr(shared.opts, key))
         self._remember(run, key, value)
-        by_host = p.override_settings_restore_afterwards and not _is_frozen(getattr(shared, "cmd_opts", None))
-        run.of_run.set_item(p.override_settings if by_host else data, key, value)
+        run.of_run.set_item(p.override_settings if self.applies_overrides(p) else data, key, value)
+
+    @staticmethod
+    def applies_overrides(p: Any) -> bool:
+        """Whether the host sets the overrides of the run of ``p`` and takes them back; not with frozen settings."""
+        from modules import shared
+
+        return bool(p.override_settings_restore_afterwards) and not _is_frozen(getattr(shared, "cmd_opts", None))
 
     def hold_option(self, p: Any, key: str, value: Any) -> None:
         """Set an option for the run of ``p`` at once: for options that count before the host looks at overrides.

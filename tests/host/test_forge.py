@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from types import SimpleNamespace
 
@@ -112,6 +113,31 @@ def test_the_reserve_of_one_run_is_an_override_that_does_not_stay(fake, host):
     assert p.override_settings == {"forge_inference_memory": 2048}
     host.restore(p)
     assert p.override_settings == {}
+
+
+@pytest.mark.parametrize("flag", ["freeze_settings", "freeze_settings_in_sections", "freeze_specific_settings"])
+@pytest.mark.parametrize("fails", [False, True])
+def test_with_frozen_settings_the_reserve_is_set_itself_for_one_run(fake, host, monkeypatch, flag, fails):
+    monkeypatch.setattr(fake.modules["modules.shared"], "cmd_opts", SimpleNamespace(**{flag: "x"}), raising=False)
+    processing = fake.modules["modules.processing"]
+    monkeypatch.setattr(processing, "need_global_unload", False, raising=False)
+    memory, seen = fake.modules["backend.memory_management"], []
+
+    def sample(seeds):
+        page = host.request_from_form("txt2img", {}).forge.inference_memory_bytes
+        seen.append((memory.current_inference_memory, page, processing.need_global_unload))
+        processing.need_global_unload = False  # as Forge does once the models are gone
+        if fails:
+            raise RuntimeError("out of memory")
+        return type(p).sample(p, seeds)
+
+    p = fake.make(own=[{"mode": "off", "reserve_mb": 2048}])
+    p.sample = sample
+    with contextlib.suppress(RuntimeError):
+        page_run(p)
+    host.restore()
+    assert p.override_settings == {} and seen == [(2 * GIB, GIB, True)]
+    assert memory.current_inference_memory == GIB and processing.need_global_unload
 
 
 def test_a_reserve_that_is_as_it_was_is_not_touched_because_models_would_reload(fake, host):
