@@ -33,12 +33,14 @@ def run(arguments: argparse.Namespace) -> Reply:
 
     preferences = keep_of([name.strip() for name in arguments.keep.split(",") if name.strip()], "--keep")
     request = read_request(arguments.request)
+    from lib_vram.plan.ram import noted
     from lib_vram.plan.search import make_plan
 
     correct = learned.correct_of(arguments, request)
     if correct is None:
         plan = make_plan(request, preferences=preferences)
-        plan = replace(plan, estimate=learned.noted(arguments, plan.estimate, correct))
+        as_estimated = noted(plan.estimate, plan.request)
+        plan = replace(plan, estimate=learned.noted(arguments, as_estimated, correct))
     else:
         from lib_vram.estimate.estimator import estimate as compute
         from lib_vram.guard.learned import corrected_plan

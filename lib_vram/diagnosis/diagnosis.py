@@ -119,7 +119,7 @@ def _diagnosis(log: Log, first: Hit, hits: list[Hit], context: Context) -> Diagn
     phase = phase_of(before, after) if fragment.kind in ("gpu_memory", "precision") else None
     found = Found(None, ())
     if fragment.kind == "gpu_memory":
-        found = cause_of(numbers, figures.get("allowed"), fragment.cause)
+        found = cause_of(numbers, figures.get("allowed"), fragment.cause or _said_next(first, hits))
         if found.cause is None:
             found = memory_log.cause_of(before + line) or Found(None, ())
     symptom = _symptom(fragment, found.cause, phase, context)
@@ -158,6 +158,12 @@ def _unknown(log: Log, context: Context) -> Diagnosis:
         numbers=Numbers(), contradictory=False, evidence=context_evidence(context),
         fixes=() if empty else (say("diagnosis.fix_more_text"),),
     )  # fmt: skip
+
+
+def _said_next(first: Hit, hits: list[Hit]) -> str | None:
+    """Return the cause that the line after ``first`` names, where it speaks of the same kind of failure."""
+    following = (hit for hit in hits if hit.order == first.order + 1 and hit.fragment.kind == first.fragment.kind)
+    return next((hit.fragment.cause for hit in following), None)
 
 
 def _symptom(fragment: Fragment, cause: Cause | None, phase: str | None, context: Context) -> str | None:

@@ -187,6 +187,11 @@ FRAGMENTS: tuple[Fragment, ...] = (
         symptom="host-memory",
     ),
     *_group("host_memory", "re:fatal\\s*: memory allocation failure", symptom="host-memory"),
+    *_group(
+        "host_memory",
+        "re:system memory usage exceeded \\d+|memory overload|(?:small|disabled) page ?file",
+        tier=DISGUISED, symptom="host-memory",
+    ),
     # ---- Disk ---------------------------------------------------------------------------------------------------------
     *_group(
         "disk",
@@ -274,6 +279,7 @@ FRAGMENTS: tuple[Fragment, ...] = (
         "unable to load weights from pytorch checkpoint file",
         "without having git-lfs installed",
         "re:error (?:verifying|reading|loading) (?:pickled file|state dict)",
+        "re:\\bunpack requires a buffer of",
         "re:cannot reshape array of size \\d+ into shape \\(\\d{3,},\\d{3,}\\)",  # a GGUF file that ends too early
         tier=DISGUISED, symptom="corrupt-file",
     ),
@@ -398,6 +404,9 @@ FRAGMENTS: tuple[Fragment, ...] = (
         "re:could not load (?:dynamic )?library .{0,20}(?:cu|lib)(?:cuda|cudnn|cublas|dart|dnn|rt)",
         "re:could not locate (?:cudnn|cublas|zlibwapi)",
         "re:cuda was ?n'?o?t able to be loaded",
+        "or one of its dependencies",
+        "re:unexpected error from cudagetdevicecount\\(\\)(?!.{0,200}memory)",
+        "re:cuda call failed lazily at initialization(?!.{0,200}memory)",
         "re:dll load failed|winerror 126\\b|winerror 127\\b|winerror 1114\\b|0xc0000135|0xc0000142|3221225781",
         "re:undefined symbol:|entry point not found|procedure entry point",
         "re:cudnn_status_(?:version_mismatch|arch_mismatch|sublibrary\\w*)|cublas_status_arch_mismatch",
@@ -458,9 +467,10 @@ FRAGMENTS: tuple[Fragment, ...] = (
         "not enough memory, use lower resolution",
         "re:(?:not enough|insufficient|ran out of|run out of|out of|exceeds? (?:the )?available) (?:free |available )?(?:gpu |cuda |device |graphics |video )?(?:vram|video memory|gpu memory|graphics memory|device memory|cuda memory)",
         "re:(?:not enough|insufficient) memory (?:on|in) (?:the )?(?:gpu|device|card|cuda|directml)",
-        "re:failed to allocate (?:memory for requested buffer|(?:cuda|rocm|vulkan|metal|sycl|hip|gpu|device|vram)\\w*)",
+        "re:failed to allocate (?:the )?(?:memory for requested buffer|compute \\w* ?buffers?|(?:cuda|rocm|vulkan|metal|sycl|hip|gpu|device|vram)\\w*)",
         "re:cuda(?:malloc|_?alloc)\\w*:? ?(?:failed|error)|hipmalloc\\w*:? ?(?:failed|error)",
         "device memory allocation of size",
+        "no executable batch size found",
         "erroroutofdevicememory",
         "re:bfcarena::allocaterawinternal",
         "re:bfc[_ ]?allocator|oom when allocating tensor|resource_?exhausted",
