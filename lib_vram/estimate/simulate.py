@@ -114,7 +114,7 @@ def known_work(request: Request, physics: Physics = COMPUTED) -> tuple[Measured,
     """
     measured, unknown = measure(request, physics)
     if unknown and estimate(request, physics).verdict == "unknown":
-        raise NotReady("request", got=request.model.family, takes=str(unknown[0]))
+        raise NotReady("request", got=request.model.family, takes=f"what can be computed: {unknown[0]}")
     return measured
 
 
