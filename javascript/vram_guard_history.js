@@ -6,6 +6,7 @@
     const AGAIN_MS = 4000;
     const AWAY_MS = 10000; // after an answer that did not come
     const WAIT_MS = 60000; // a long history as a file
+    const TURN_MS = 1200; // the server lets one request through at a time, and none right after another
     let asking = false;
     let stamp = null; // of what is shown
     let nextAt = 0;
@@ -108,7 +109,11 @@
 
     async function ask(name, body) {
         try {
-            const response = await guard.server.post(name, body, WAIT_MS);
+            let response = await guard.server.post(name, body, WAIT_MS);
+            if (response.status === 429) { // two buttons pressed at once, or another page at work
+                await new Promise(resolve => setTimeout(resolve, TURN_MS));
+                response = await guard.server.post(name, body, WAIT_MS);
+            }
             if (response.status === 200) return response.body;
             say(response.body.error);
         } catch (error) {
@@ -128,8 +133,16 @@
         else if (what === "erase-now") erase();
     }
 
+    function pressed(event) {
+        if (event.key !== "Escape" || !event.target.closest) return;
+        if (!event.target.closest("#vram_guard_tab [data-history-ask]")) return;
+        event.preventDefault();
+        askErase(false);
+    }
+
     onUiLoaded(() => {
         gradioApp().addEventListener("click", clicked);
+        gradioApp().addEventListener("keydown", pressed);
         setInterval(look, TICK_MS);
     });
 })();

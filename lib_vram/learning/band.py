@@ -57,6 +57,14 @@ def of_few(values: Sequence[int], spread_bytes: int, least_bytes: int) -> Band:
     return Band(middle, min(max(least_bytes, WIDENING_OF_TWO * apart), max(least_bytes, spread_bytes) + apart))
 
 
+def upper(values: Sequence[int]) -> Band:
+    """Return the middle of ``values`` and how far the next may lie above it: those below it say nothing of that."""
+    middle = median(values)
+    above = max(values) - middle
+    is_certain = math.ceil((len(values) + 1) * SHARE) <= len(values)
+    return Band(round(middle), math.ceil(above if is_certain else above * (1 + WIDENING / len(values))))
+
+
 def without_far(values: Sequence[int], far_bytes: int) -> list[int]:
     """Return ``values`` without the few that lie further than ``far_bytes`` from the middle of all.
 

@@ -22,7 +22,7 @@ from statistics import median
 
 from lib_vram.estimate.residency import CONTEXT_BYTES, CONTEXT_HIGH_BYTES, CONTEXT_LOW_BYTES
 from lib_vram.estimate.result import Estimate, PhaseEstimate, Verdict
-from lib_vram.learning.band import LEAST_RUNS, Band, band, of_few, without_far
+from lib_vram.learning.band import LEAST_RUNS, Band, band, of_few, upper, without_far
 from lib_vram.learning.lessons import Lack, Lessons, Observation, kind_in
 from lib_vram.message import Message, say
 from lib_vram.request import Request
@@ -133,7 +133,7 @@ def correction(phase: PhaseEstimate, kind: str, lessons: Lessons) -> Correction:
         [item.reserved_off_bytes or 0 for item in reserved],
         [_scaled(item.reserved_off_bytes or 0, item, phase) for item in reserved],
     ]
-    more_bytes = off.middle_bytes + off.half_bytes if off and kind in lessons.failed else _sure(offs, off)
+    more_bytes = max(_most(phase, values) for values in offs) if kind in lessons.failed else _sure(offs, off)
     if lack_bytes > max(0, more_bytes) or (lack_bytes > 0 and not lessons.contexts_bytes):
         lack_bytes = max(lack_bytes, more_bytes) + LEAST_CAUTION_BYTES
     return Correction(
@@ -185,8 +185,23 @@ def _band(phase: PhaseEstimate, values: list[int]) -> Band:
     if found is None:
         return of_few(values, spread_bytes, FEW_HALVES * _least_half(phase))
     seen_bytes = max(abs(value - found.middle_bytes) for value in near)
-    most_bytes = max(spread_bytes, int(MOST_HALF_SHARE * phase.floor_bytes), int(MOST_HALF_SEEN * seen_bytes))
-    return Band(found.middle_bytes, min(found.half_bytes, most_bytes))
+    return Band(found.middle_bytes, min(found.half_bytes, _most_half(phase, seen_bytes)))
+
+
+def _most_half(phase: PhaseEstimate, seen_bytes: int) -> int:
+    """Return how wide a band of ``phase`` may be where the furthest run lies ``seen_bytes`` from its middle."""
+    spread_bytes = (phase.high_bytes - phase.low_bytes) // 2
+    return max(spread_bytes, int(MOST_HALF_SHARE * phase.floor_bytes), int(MOST_HALF_SEEN * seen_bytes))
+
+
+def _most(phase: PhaseEstimate, values: list[int]) -> int:
+    """Return the most that is expected beyond the computed, for a kind that has failed; below 0 where it takes less."""
+    if len(values) < LEAST_RUNS:
+        found = _band(phase, values)
+        return found.middle_bytes + found.half_bytes
+    found = upper(values)
+    half_bytes = min(found.half_bytes, _most_half(phase, max(values) - found.middle_bytes))
+    return found.middle_bytes + max(_least_half(phase), half_bytes)
 
 
 def _least_half(phase: PhaseEstimate) -> int:

@@ -96,6 +96,10 @@ def test_erasing_asks_first_and_can_be_left(opened):
     assert lab.page.locator(f"{SECTION} [data-history-ask]").is_hidden()
     assert lab.page.locator(f"{SECTION} .vg-history-run").count() > 0
     press(lab, "erase")
+    lab.page.keyboard.press("Escape")
+    assert lab.page.evaluate(focused) == "erase"
+    assert lab.page.locator(f"{SECTION} [data-history-ask]").is_hidden()
+    press(lab, "erase")
     press(lab, "erase-now")
     answer(lab, "The history was erased.")
     lab.page.locator(SECTION, has_text="No generation has been kept yet").wait_for()

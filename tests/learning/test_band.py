@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lib_vram.learning.band import SHARE, Band, band, of_few, without_far
+from lib_vram.learning.band import SHARE, Band, band, of_few, upper, without_far
 
 KINDS = {
     "normal": lambda chance: chance.gauss(0, 1000),
@@ -76,3 +76,11 @@ def test_two_values_narrow_it_where_they_agree(apart, half):
 )
 def test_few_values_far_from_all_others_are_left_out(values, left):
     assert without_far(values, 100) == left
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [([0, 0, 0], Band(0, 0)), ([-90, 0, 30], Band(0, 131)), ([*[0] * 19, -500, 40], Band(0, 40))],
+)
+def test_how_far_the_next_may_lie_above_is_told_by_those_above(values, expected):
+    assert upper(values) == expected

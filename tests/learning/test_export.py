@@ -60,7 +60,9 @@ def test_a_row_is_one_line_and_names_no_file():
 
 
 def test_a_row_names_no_folder_even_where_a_flag_or_a_version_does():
-    told = replace(MACHINE, flags=("--medvram", "--ckpt-dir=/home/ana/models", r"C:\Users\Ana"), host_version="/srv/ana/ui")
+    told = replace(
+        MACHINE, flags=("--medvram", "--ckpt-dir=/home/ana/models", r"C:\Users\Ana"), host_version="/srv/ana/ui"
+    )
     row = json.loads(to_row(run(machine=told)))
     assert row["machine"]["flags"] == ["--medvram", None, None]
     assert "ana" not in json.dumps(row).lower()

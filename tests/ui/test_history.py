@@ -124,6 +124,16 @@ def test_a_failure_is_named_as_people_call_it(error, said):
     assert f"✕ {said}" in text_of(history.inside([run(outcome="failed", error=error)], (), None, "en"))
 
 
+@pytest.mark.parametrize(("count", "folded"), [(8, ""), (9, "1 older run"), (40, "12 older runs")])
+def test_only_the_newest_runs_are_seen_before_anything_is_opened(count, folded):
+    html = history.inside([seen(at=float(at)) for at in range(count)], (), None, "en")
+    before, _, after = html.partition('<details data-run="older"><summary>')
+    assert before.count('class="vg-history-run"') == 8
+    assert after.startswith(folded)
+    assert after.count('class="vg-history-run"') == min(count, history.MOST_RUNS) - 8
+    assert f'data-run="{count - 1:.3f}"' in before
+
+
 def test_a_peak_that_is_not_known_exactly_is_said_to_be_at_least():
     html = text_of(history.inside([run(record(exact=False))], (), None, "en"))
     assert "at least 6.8 GiB" in html

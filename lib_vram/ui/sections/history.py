@@ -22,6 +22,8 @@ from lib_vram.ui.sections.history_words import Words, asked_for, figures, headin
 NAME = "history"
 MOST_RUNS = 20
 """Runs in the list; the files of *Export* have all."""
+UNFOLDED_RUNS = 8
+"""Of these, those that are seen without opening anything, and passed by whoever goes on with the keyboard."""
 _SIGNS = {"done": "✓", "stopped": "–", "failed": "✕"}
 
 
@@ -98,7 +100,13 @@ def _phases(found: Sequence[PhaseSummary], words: Words) -> Html:
 def _runs(runs: Sequence[Run], words: Words) -> Html:
     newest = list(runs)[: -MOST_RUNS - 1 : -1]
     items = [tag("li", _run(run, words)) for run in newest]
-    return join(heading(words("runs_title")), tag("ul", *items, class_="vg-history-runs"))
+    shown = tag("ul", *items[:UNFOLDED_RUNS], class_="vg-history-runs")
+    older = items[UNFOLDED_RUNS:]
+    if older:
+        more = tag("summary", words("runs_older_one") if len(older) == 1 else words("runs_older", runs=len(older)))
+        folded = tag("details", more, tag("ul", *older, class_="vg-history-runs"), data_run="older")
+        return join(heading(words("runs_title")), shown, folded)
+    return join(heading(words("runs_title")), shown)
 
 
 def _run(run: Run, words: Words) -> Html:

@@ -12,8 +12,8 @@ from lib_vram.learning.record import Run
 from lib_vram.message import Value, render, say, sentence
 from lib_vram.ui.html import Html, tag
 
-_FIGURE = re.compile(r"(?<=\d) (?=[%A-Za-z]{1,3}\b|%)")
-"""Between a figure and its unit."""
+_FIGURE = re.compile(r"(?<=\d) (?=[%A-Za-z]{1,3}\b|%)|(?<=±) (?=\d)")
+"""Between a figure and its unit, or its sign."""
 
 
 class Words:
