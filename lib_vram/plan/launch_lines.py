@@ -17,6 +17,8 @@ SECRETS = ("--gradio-auth", "--api-auth", "--ngrok", "--civitai-api-key", "--hf-
 HIDDEN = "***"
 NOT_ON_WINDOWS = "expandable_segments"
 """PyTorch has no expandable segments on Windows: it says so in a warning and goes on without."""
+_MEANS_MORE = re.compile(r'[&|<>^"()]')
+"""What ``cmd`` takes for more than itself outside double quotes; a caret before it takes that away."""
 _BARE = re.compile(r"[\w@+=:,./-]+", re.ASCII)
 
 
@@ -62,7 +64,7 @@ def lines_for(
     bat = [f"set COMMANDLINE_ARGS={_for_bat(shown)}"] if flags else []
     sh = [f'export COMMANDLINE_ARGS="{_for_sh(shown)}"'] if flags else []
     if conf is not None:
-        bat = [] if NOT_ON_WINDOWS in conf else [*bat, f"set {variable}={conf}"]
+        bat = [] if NOT_ON_WINDOWS in conf else [*bat, f"set {variable}={_without_meaning(conf)}"]
         sh.append(f'export {variable}="{conf}"')
     return Lines(tuple(bat), tuple(sh), hides if flags else ())
 
@@ -91,8 +93,20 @@ def _without_secrets(arguments: Sequence[str]) -> tuple[list[str], tuple[str, ..
 
 
 def _for_bat(arguments: Sequence[str]) -> str:
-    """Words in double quotes where they hold more than letters; the shell would take ``%`` for a variable."""
-    return " ".join(_quoted(argument) for argument in arguments).replace("%", "%%")
+    r"""Words in double quotes where they hold more than letters; the shell would take ``%`` for a variable.
+
+    For ``cmd`` a quotation ends at ``\"`` too, and what follows would be commands: where a word holds one, nothing is
+    left to its quotation marks.
+    """
+    text = " ".join(_quoted(argument) for argument in arguments)
+    if any('"' in argument for argument in arguments):
+        return _without_meaning(text)
+    return text.replace("%", "%%")
+
+
+def _without_meaning(text: str) -> str:
+    """Return ``text`` as ``cmd`` reads it back, whatever is in it."""
+    return _MEANS_MORE.sub(r"^\g<0>", text).replace("%", "%%")
 
 
 def _quoted(argument: str) -> str:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from lib_vram.plan.launch_lines import changed_arguments, changed_conf, lines_for
 
 WORDS = st.lists(
-    st.text(st.characters(blacklist_categories=("Cs", "Cc"), blacklist_characters="%"), min_size=1, max_size=12)
+    st.text(st.characters(blacklist_categories=("Cs", "Cc")), min_size=1, max_size=12)
     .map(lambda text: text.strip() or "x"),
     max_size=5,
 )  # fmt: skip
@@ -84,10 +84,57 @@ def test_passwords_and_keys_are_not_shown(arguments):
     assert lines.hides == (arguments[0].split("=")[0],)
 
 
+def set_by_cmd(line):
+    """Return name and value that Windows' ``cmd`` takes from a ``set`` in a batch file, by its published rules.
+
+    First ``%%`` becomes ``%``. Then a quotation mark begins or ends a quotation, in which all is itself; outside, a
+    caret makes the next character itself, and these are commands: ``&``, ``|``, ``<`` and ``>``.
+    """
+    assert "%" not in line.replace("%%", ""), "a variable"
+    read, quoted, characters = "", False, iter(line.replace("%%", "%"))
+    for character in characters:
+        if character == "^" and not quoted:
+            read += next(characters)
+            continue
+        assert quoted or character not in "&|<>", f"{character} ends the command"
+        quoted ^= character == '"'
+        read += character
+    return read.removeprefix("set ").split("=", 1)
+
+
 @given(WORDS)
-def test_the_hosts_read_from_the_bat_what_was_there(arguments):
-    value = lines_for(arguments).bat[0].removeprefix("set COMMANDLINE_ARGS=")
-    assert shlex.split(value) == arguments
+def test_cmd_and_the_hosts_read_from_the_bat_what_was_there(arguments):
+    name, value = set_by_cmd(lines_for(arguments).bat[0])
+    assert (name, shlex.split(value)) == ("COMMANDLINE_ARGS", arguments)
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        'a"b&c',
+        'say "hi" & del x',
+        "50%",
+        "a^b",
+        "x|y",
+        "C:\\dir\\",
+        "(a)",
+        "it's",
+        "<in>",
+        "!x!",
+        '"',
+        "a b\\",
+        "é ü",
+        "",
+    ],
+)
+def test_no_word_becomes_a_command_on_windows(argument):
+    _, value = set_by_cmd(lines_for(["--api", "--x", argument, "--medvram"]).bat[0])
+    assert shlex.split(value) == ["--api", "--x", argument, "--medvram"]
+
+
+@pytest.mark.parametrize("conf", ["roundup_power2_divisions:[256:1,>:4]", "max_split_size_mb:512,backend:native"])
+def test_an_allocators_setting_is_no_redirection_on_windows(conf):
+    assert set_by_cmd(lines_for([], conf, flags=False).bat[0]) == ["PYTORCH_CUDA_ALLOC_CONF", conf]
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs a POSIX shell")
