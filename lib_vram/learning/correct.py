@@ -123,9 +123,12 @@ def correction(phase: PhaseEstimate, kind: str, lessons: Lessons) -> Correction:
     """Return what ``lessons`` say of ``phase``, which is of the ``kind`` that they are kept by."""
     near = _near(phase.floor_bytes, lessons.observations.get(kind, ()))
     lack_bytes = max((0, *(_lacking(phase, lack) for lack in lessons.lacks.get(kind, ()))))
+    caution_bytes = LEAST_CAUTION_BYTES
+    if len(near) < LEAST_RUNS:
+        caution_bytes = max(caution_bytes, int(CAUTION_SHARE * phase.minimum_bytes))
     if not near:
-        caution_bytes = max(LEAST_CAUTION_BYTES, int(CAUTION_SHARE * phase.minimum_bytes)) if lack_bytes else 0
-        return Correction(lack_bytes + caution_bytes, lack_bytes + caution_bytes, has_failed=lack_bytes > 0)
+        more_bytes = lack_bytes + caution_bytes if lack_bytes else 0
+        return Correction(more_bytes, more_bytes, has_failed=lack_bytes > 0)
     offs = [[item.off_bytes for item in near], [_scaled(item.off_bytes, item, phase) for item in near]]
     off = _off(phase, offs)
     reserved = [item for item in near if item.reserved_off_bytes is not None]
@@ -134,8 +137,10 @@ def correction(phase: PhaseEstimate, kind: str, lessons: Lessons) -> Correction:
         [_scaled(item.reserved_off_bytes or 0, item, phase) for item in reserved],
     ]
     more_bytes = max(_most(phase, values) for values in offs) if kind in lessons.failed else _sure(offs, off)
-    if lack_bytes > max(0, more_bytes) or (lack_bytes > 0 and not lessons.contexts_bytes):
-        lack_bytes = max(lack_bytes, more_bytes) + LEAST_CAUTION_BYTES
+    if lack_bytes > max(0, more_bytes):
+        lack_bytes += caution_bytes
+    elif lack_bytes and not lessons.contexts_bytes:
+        lack_bytes = more_bytes + LEAST_CAUTION_BYTES
     return Correction(
         _at_least(lack_bytes, more_bytes),
         _at_least(lack_bytes, _sure(reserved_offs, _off(phase, reserved_offs))),

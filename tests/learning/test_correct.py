@@ -208,12 +208,14 @@ def test_the_interval_holds_nearly_all_runs_that_it_was_made_from(offs, seed):
     assert inside >= int(0.95 * len(offs))
 
 
-def test_after_a_failure_half_as_much_again_is_counted_until_a_run_of_the_kind_is_measured():
+def test_after_a_failure_half_as_much_again_is_counted_until_a_run_explains_it():
     big, half = phase(floor=4000 * MIB), phase(floor=2000 * MIB)
-    before = after(failed(big), computed=estimate(half)).phases[0]
+    ran_out = failed(big, room=big.needs_bytes + 100 * MIB)
+    explains = run(record(half, off=200 * MIB), context_bytes=CONTEXT_BYTES)
+    before = after(ran_out, computed=estimate(half)).phases[0]
     assert before.minimum_bytes >= 1.5 * half.minimum_bytes
-    measured = after(failed(big), run(record(half, off=100 * MIB)), computed=estimate(half)).phases[0]
-    assert half.minimum_bytes + 100 * MIB < measured.minimum_bytes < before.minimum_bytes - 500 * MIB
+    measured = after(ran_out, explains, computed=estimate(half)).phases[0]
+    assert half.minimum_bytes + 200 * MIB < measured.minimum_bytes < before.minimum_bytes - 500 * MIB
 
 
 def test_a_kind_that_has_failed_is_counted_up_to_the_most_that_the_next_run_may_take():
@@ -277,3 +279,13 @@ def test_where_no_driver_says_what_it_holds_a_failure_leaves_room_for_that_too()
     ]
     needs = [result.phases[0].minimum_bytes - near.minimum_bytes for result in told]
     assert needs[0] == needs[1] + LEAST_CAUTION_BYTES
+
+
+@pytest.mark.parametrize(("count", "caution"), [(1, 1975 * MIB), (2, 1975 * MIB), (3, LEAST_CAUTION_BYTES)])
+def test_one_or_two_runs_that_do_not_explain_a_failure_do_not_calm_it(count, caution):
+    big, near = phase(floor=4000 * MIB), phase(floor=3850 * MIB)
+    room = big.needs_bytes + 700 * MIB
+    calm = [run(record(near, off=-260 * MIB), context_bytes=CONTEXT_BYTES)] * count
+    more_bytes = after(failed(big, room=room), *calm, computed=estimate(near)).phases[0].minimum_bytes
+    lacking = int((700 * MIB + 1) * (3850 / 4000) * 1.1)
+    assert more_bytes - near.minimum_bytes == pytest.approx(lacking + caution, abs=2)
