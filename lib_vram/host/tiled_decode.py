@@ -59,12 +59,16 @@ class Upsampled:
             self.moments.add(self.read(box))
 
     def read(self, box: Box) -> Tensor:
-        """Return the window ``box`` on the card."""
+        """Return the window ``box`` on the card.
+
+        The convolution sees whole pixels of ``source``, up to one row more on each side than it needs: what is cut
+        out of a tensor would be copied for it.
+        """
         outer = box if self.conv is None else reach(box, self.size, self.conv)
         low = Box(outer.top // 2, -(-outer.bottom // 2), outer.left // 2, -(-outer.right // 2))
         tile = F.interpolate(self.source.read(low), scale_factor=2.0, mode="nearest")
-        tile = outer.within(Box(low.top * 2, low.bottom * 2, low.left * 2, low.right * 2), tile)
-        return tile if self.conv is None else box.within(outer, self.conv(tile))
+        seen = Box(low.top * 2, low.bottom * 2, low.left * 2, low.right * 2)
+        return box.within(seen, tile if self.conv is None else self.conv(tile))
 
 
 def supports(decoder: Any) -> bool:

@@ -189,15 +189,14 @@ class Doubled:
         return self.source.size[0] * 2, self.source.size[1] * 2
 
     def read(self, card: Card, outer: Size) -> int:
-        """Make a window on the device and return its block: the convolution sees one pixel more on each side."""
-        seen = (min(self.size[0], outer[0] + 2), min(self.size[1], outer[1] + 2))
-        low = (seen[0] // 2 + 1, seen[1] // 2 + 1)
-        low = (min(self.source.size[0], low[0]), min(self.source.size[1], low[1]))
+        """Make a window on the device and return its block: the convolution sees whole pixels of the source for it."""
+        needed = (min(self.size[0], outer[0] + 2), min(self.size[1], outer[1] + 2))
+        low = (min(self.source.size[0], needed[0] // 2 + 1), min(self.source.size[1], needed[1] // 2 + 1))
         small = self.source.read(card, low)
-        doubled = card.take(self.channels, (low[0] * 2, low[1] * 2))
+        seen = (low[0] * 2, low[1] * 2)
+        doubled = card.take(self.channels, seen)
         card.give(small)
-        is_part = seen != (low[0] * 2, low[1] * 2)
-        result = card.convolve(self.channels, seen, self.channels, seen, copied=is_part)
+        result = card.convolve(self.channels, seen, self.channels, seen)
         card.give(doubled)
         return result
 
