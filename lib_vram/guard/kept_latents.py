@@ -67,8 +67,11 @@ class Kept:
 class KeptLatents:
     """The folder. ``working_on`` names the files of runs that are going on in this process."""
 
-    def __init__(self, folder: Path = FOLDER, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, folder: Path = FOLDER, clock: Callable[[], float] = time.time, most_bytes: int = MOST_BYTES
+    ) -> None:
         self.folder = folder
+        self.most_bytes = most_bytes
         self.working_on: set[str] = set()
         self._clock = clock
         self._number = 0
@@ -109,7 +112,7 @@ class KeptLatents:
         ]  # fmt: skip
 
     def write(self, name: str, write: Callable[[Path], object]) -> None:
-        """Have ``write`` make the file called ``name``, whole or not at all, and make room for it first.
+        """Have ``write`` make the file called ``name``, whole or not at all, and make room for it.
 
         Raises:
             OSError: the disk is full or cannot be written.
@@ -125,6 +128,7 @@ class KeptLatents:
         finally:
             part.unlink(missing_ok=True)
         self.working_on.add(name)
+        self.make_room(MOST_FILES, self.most_bytes)
 
     def drop(self, name: Any) -> None:
         """Delete the latents called ``name``; none is fine.
@@ -151,7 +155,7 @@ class KeptLatents:
             age_seconds = self._clock() - path.stat().st_mtime
             if age_seconds > (MOST_SECONDS if path.suffix == ENDING else 3600):
                 _unlink(path)
-        self.make_room(MOST_FILES, MOST_BYTES)
+        self.make_room(MOST_FILES, self.most_bytes)
 
     def make_room(self, files: int = MOST_FILES - 1, size_bytes: int = MOST_BYTES) -> None:
         """Delete the oldest files until at most ``files`` with ``size_bytes`` are left."""

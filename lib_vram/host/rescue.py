@@ -37,6 +37,8 @@ from lib_vram.request import Request
 CONTROLNET = "controlnet"
 _IN_HOOKS: frozenset[PhaseName] = frozenset(("controlnet_preprocess",))
 _GIVEN_UP = "vram_guard_given_up"
+CAUSE_LIMIT = 300
+"""Characters of another failure's text that fit into one line."""
 
 logger = logging.getLogger("vram_guard")
 
@@ -287,6 +289,7 @@ class Trying:
             return result, False
         if self._lesson is None:  # out of the handler: inside, the failed step's tensors would still be held
             tell_once("a rescue", self._failures[-1])
+            self._tell_other(self._failures[-1])
             self.give_up(0)
         return None, True
 
@@ -298,7 +301,7 @@ class Trying:
         """
         self.tried += 1
         if self.tried > MOST_TRIES:
-            self._tell_lost(self._failures[-1])
+            self._tell_lost()
             self.give_up(-1)
         if not self.prepared(self._failures[-1]):
             self.give_up(-1)
@@ -350,12 +353,19 @@ class Trying:
         return next_rung(request, lesson, self.tried)
 
     @fail_open(instead=lambda *_: None)
-    def _tell_lost(self, failure: Exception) -> None:
-        """Say in the host's own error, which the user sees, that it was tried again."""
+    def _tell_lost(self) -> None:
+        """Say in the host's own error, which the user sees, that the step was tried again and ran out again."""
         language = self.rescuer.language()
         line = render(say("rescue.given_up", phase=phase_name(self.phase, language)), language)
-        if failure.args and isinstance(failure.args[0], str):
-            failure.args = (f"{failure.args[0]}\n{line}", *failure.args[1:])
+        _add_line(self._failures[-1], line)
+        self.rescuer.lost(self.work, self.phase)
+
+    @fail_open(instead=lambda *_: None)
+    def _tell_other(self, fault: Exception) -> None:
+        """Say in the step's first failure, which the user sees, that trying it again ended in ``fault``."""
+        language, cause = self.rescuer.language(), f"{type(fault).__name__}: {fault}"[:CAUSE_LIMIT]
+        line = render(say("rescue.given_up_other", phase=phase_name(self.phase, language), cause=cause), language)
+        _add_line(self._failures[0], line)
         self.rescuer.lost(self.work, self.phase)
 
     @fail_open(instead=lambda *_: None)
@@ -431,6 +441,7 @@ class Sampling(Trying):
             fault = error
         if fault is not None:
             tell_once("a rescue", fault)
+            self._tell_other(fault)
             del fault
             self.give_up(0)
         if not result:
@@ -453,6 +464,11 @@ class Sampling(Trying):
             wanted = rung.request.batch_size if rung.request is not None else self.size // 2
             self.size = self.work.size = largest_part(self.size, wanted)
         return rung
+
+
+def _add_line(failure: Exception, line: str) -> None:
+    if failure.args and isinstance(failure.args[0], str):
+        failure.args = (f"{failure.args[0]}\n{line}", *failure.args[1:])
 
 
 @fail_open(instead=lambda *_: False)

@@ -113,6 +113,14 @@ def test_the_bytes_are_bounded_and_a_run_at_work_keeps_its_own(kept):
     assert [path.stem for path in kept.folder.iterdir()] == [working]
 
 
+def test_what_is_written_counts_too(tmp_path):
+    kept = KeptLatents(tmp_path / "latents", most_bytes=6000)
+    for _ in range(3):
+        last = keep(kept, text="x" * 2500)
+        assert sum(path.stat().st_size for path in kept.folder.iterdir()) <= 6000
+    assert kept.left()[0].id == last
+
+
 def test_old_files_and_parts_go_at_the_start(kept):
     name = keep(kept)
     part = kept.folder / "1700000000000-1-1.part"

@@ -252,6 +252,10 @@ def test_another_error_in_a_second_try_leaves_the_first_to_be_seen(host):
     with pytest.raises(OOM) as caught:
         host.run(batch_size=2)
     assert caught.value is first
+    assert str(first).splitlines()[-1] == (
+        "VRAM Guard could not rescue this run: sampling ran out of memory, "
+        "and doing it again ended in KeyError: 'something of ours'"
+    )
 
 
 @pytest.mark.parametrize("broken", ["change", "free", "release"])
