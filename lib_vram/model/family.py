@@ -71,6 +71,8 @@ _LORA_SIDES: Mapping[str, tuple[tuple[str, int], ...]] = {
 }  # fmt: skip
 """Sides of the changed layer that a matrix has, and on which axis. LoKr's two factors multiply to the whole."""
 _FACTOR = re.compile(r"(.*?)_(lora_(?:down|up|A|B)|lokr_w[12](?:_[ab])?|hada_w1_[ab]|down_0|diff)(?:_default)?$")
+_HUNYUAN = re.compile(r"double_blocks\.\d+\.img_attn_qkv|double_blocks[._]19[._]|single_blocks[._]3[89][._]")
+"""HunyuanVideo's LoRAs change layers as wide as Flux's; it has a block more of one sort and two of the other."""
 _NUMBERED_BLOCK = re.compile(r"(blocks|layers)_\d+_")
 _CONTROL_MARKS = (
     "input_hint_block.", "controlnet_cond_embedding.", "zero_convs.", "controlnet_blocks.", "controlnet_x_embedder.",
@@ -106,7 +108,9 @@ def recognise(weights: Sequence[Weight]) -> Recognised:
 
     A VAE or a text encoder alone has no family: several share it.
     """
-    if 3 * len(_LORA.findall("\n".join(weight.name for weight in weights))) > len(weights):
+    if not _adapts_pictures(weights) and 3 * len(_LORA.findall("\n".join(weight.name for weight in weights))) > len(
+        weights
+    ):
         return Recognised((Part("lora", tuple(weights)),), _lora_family(weights))
     sorted_out = _sorted_out(weights)
     alone = sorted_out.pop("", ())
@@ -114,6 +118,11 @@ def recognise(weights: Sequence[Weight]) -> Recognised:
         return _alone(alone, sorted_out.get("other", ()))
     sorted_out["other"] = [*sorted_out.get("other", ()), *alone]
     return _checkpoint(sorted_out)
+
+
+def _adapts_pictures(weights: Iterable[Weight]) -> bool:
+    """Whether it is an IP-Adapter: some hold a LoRA beside it."""
+    return any(weight.name.startswith(("ip_adapter.", "image_proj.")) for weight in weights)
 
 
 def _sorted_out(weights: Iterable[Weight]) -> dict[str, list[Weight]]:
@@ -254,28 +263,31 @@ def _vae_kind(weights: Sequence[Weight]) -> str:
     return Names(_shapes(weights)).first(VAES) or ""
 
 
-def _lora_family(weights: Iterable[Weight]) -> Family | None:
+def _lora_family(weights: Sequence[Weight]) -> Family | None:
     """Return the family of a LoRA by the width of the layers that it changes."""
+    widths = _lora_widths(weights)
+    for part, side, families in LORA_LAYERS:
+        known = {width for name, of, width in widths if of == side and width in families and re.search(part, name)}
+        if known:
+            family = families[min(known)]
+            twin = family == "flux1" and any(_HUNYUAN.search(weight.name) for weight in weights)
+            return None if twin else family  # type: ignore[return-value]
+    return "sdxl" if any(weight.name.startswith("lora_te2_text_model_") for weight in weights) else None
+
+
+def _lora_widths(weights: Iterable[Weight]) -> set[tuple[str, str, int]]:
+    """Return which sides of the changed layers are how wide; blocks of a sort are all called its first."""
     sides: dict[str, dict[str, int]] = {}
-    has_second_encoder = False
     for weight in weights:
-        has_second_encoder = has_second_encoder or weight.name.startswith("lora_te2_")
-        if len(weight.shape) < 2:
-            continue
         layer, kind = _lora_layer(weight.name)
         held = sides.setdefault(layer, {})
-        for side, axis in _LORA_SIDES.get(kind, ()):
+        for side, axis in _LORA_SIDES.get(kind, ()) if len(weight.shape) >= 2 else ():
             held[side] = held.get(side, 1) * weight.shape[axis]
-    found = {
-        (_NUMBERED_BLOCK.sub(r"\1_0_", name), side, width)
-        for name, held in sides.items()
+    return {
+        (_NUMBERED_BLOCK.sub(r"\1_0_", layer), side, width)
+        for layer, held in sides.items()
         for side, width in held.items()
     }
-    for part, asked, families in LORA_LAYERS:
-        widths = {width for name, side, width in found if part in name and side == asked}
-        for width in sorted(widths & set(families)):
-            return families[width]  # type: ignore[return-value]
-    return "sdxl" if has_second_encoder else None
 
 
 def _lora_layer(name: str) -> tuple[str, str]:

@@ -117,7 +117,7 @@ def _sign(start: bytes, ending: str) -> str:
     for sign, key in _SIGNS:
         if words.startswith(sign):
             return key
-    if len(start) > 8 and _TEXT.match(start.removeprefix(codecs.BOM_UTF8)):
+    if ending not in _PICKLE_ENDINGS and len(start) > 8 and _TEXT.match(start.removeprefix(codecs.BOM_UTF8)):
         return "model.text_file"
     if len(start) >= 8 and not start.strip(b"\0"):
         return "model.zeros"

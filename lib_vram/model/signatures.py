@@ -159,7 +159,7 @@ DENOISERS: tuple[Line, ...] = (
     ("sd15", (_FIRST_DIFFUSERS, "!class_embedding.", _CONTEXT_DIFFUSERS + "[1]=768")),
     ("sd21", (_FIRST_DIFFUSERS, "!class_embedding.", _CONTEXT_DIFFUSERS + "[1]=1024")),
     ("sdxl", (_FIRST_DIFFUSERS, "add_embedding.", _DEEP_DIFFUSERS + "9.", "!encoder_hid_proj.")),
-    ("sdxl_refiner", (_FIRST_DIFFUSERS + "[0]=384", "add_embedding.")),
+    ("sdxl_refiner", (_FIRST_DIFFUSERS + "[0]=384", "add_embedding.linear_1.weight")),
     ("sd15", (_FIRST_DIFFUSERS, _CONTEXT_DIFFUSERS + ".absmax", _PROJECTION_DIFFUSERS + "[3]=1")),
     ("sd21", (_FIRST_DIFFUSERS, _CONTEXT_DIFFUSERS + ".absmax", _PROJECTION_DIFFUSERS + ".absmax", "!add_embedding.")),
 )  # fmt: skip
@@ -168,6 +168,7 @@ DENOISERS: tuple[Line, ...] = (
 CONTROLNETS: tuple[Line, ...] = (
     ("sdxl", ("input_hint_block.", "label_emb.0.0.weight[1]=2816")),
     ("sdxl", ("controlnet_cond_embedding.", "add_embedding.linear_1.weight[1]=2816")),
+    ("sdxl", ("lora_controlnet", "input_blocks.7.1.transformer_blocks.9.")),
     ("qwen_image", ("controlnet_x_embedder.", "txt_norm.weight")),
     ("flux1", ("controlnet_x_embedder.", "x_embedder.weight[0]=3072")),
     ("flux1", ("controlnet_blocks.0.", "double_blocks.0.img_attn.")),
@@ -255,6 +256,8 @@ VAES: tuple[Line, ...] = (
     ("flux1", ("decoder.conv_in.weight[1]=16",)),
     ("flux2", ("decoder.conv_in.weight[1]=32",)),
     ("taesd", ("taesd_decoder.",)),
+    ("taesd", ("1.weight[0]=64", "3.conv.0.weight")),
+    ("taesd", ("0.weight[1]=3", "1.conv.0.weight")),
     ("taesd", ("decoder.layers.0.weight[-1]=3", "encoder.layers.0.weight")),
     ("", ("decoder.conv_in.weight",)),
     ("", ("decoder.conv_in.conv.weight",)),
@@ -282,6 +285,11 @@ OTHERS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("upscaler", "", ("body.0.weight[1]=3", "body.1.weight", "body.2.weight")),
     ("upscaler", "", ("layers.0.residual_group.blocks.0.",)),
     ("upscaler", "", ("conv_first.weight", "layers.0.blocks.0.")),
+    ("upscaler", "", ("conv_first.weight[1]=3",)),
+    ("upscaler", "", ("feats.0.weight[1]=3", "feats.1.")),
+    ("upscaler", "", ("block_1.c1_r.eval_conv.weight",)),
+    ("upscaler", "", ("m_head.0.weight[1]=3", "m_body.")),
+    ("upscaler", "", ("residual_layer.0.residual_layer.", "input.weight[1]=3")),
     ("embedding", "", ("emb_params",)),
     ("embedding", "sdxl", ("clip_g[1]=1280", "clip_l[1]=768")),
     ("embedding", "", ("string_to_param.*",)),
@@ -289,7 +297,7 @@ OTHERS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
 """Files that are neither a model nor a part of one: component, family where it shows, conditions."""
 
 LORA_LAYERS: tuple[tuple[str, str, Mapping[int, str]], ...] = (
-    ("attn2_to_k", "in", {768: "sd15", 1024: "sd21", 2048: "sdxl", 1280: "sdxl_refiner"}),
+    (r"\d_transformer_blocks_\d+_attn2_to_k", "in", {768: "sd15", 1024: "sd21", 2048: "sdxl", 1280: "sdxl_refiner"}),
     ("joint_blocks_", "in", {1536: "sd35_medium", 2432: "sd35_large"}),
     ("distilled_guidance_layer", "in", {64: "chroma", 5120: "chroma"}),
     ("single_blocks_", "out", {27648: "flux2_klein_4b"}),
@@ -303,6 +311,10 @@ LORA_LAYERS: tuple[tuple[str, str, Mapping[int, str]], ...] = (
     ("layers_0_attention_", "in", {3840: "zimage", 2304: "lumina2"}),
     ("layers_0_attn_to_", "in", {2304: "lumina2"}),
     ("blocks_0_self_attn_", "in", {1536: "wan21_1b", 5120: "wan21_14b"}),
+    ("blocks_0_cross_attn_", "in", {1536: "wan21_1b", 5120: "wan21_14b"}),
     ("blocks_0_attn1_to_", "in", {1536: "wan21_1b", 5120: "wan21_14b"}),
 )
-"""LoRAs: part of a layer's name with ``_`` for ``.``, which side of the layer, families by its width; in order."""
+"""LoRAs: part of a layer's name, which side of the layer, families by its width; in order.
+
+The part is a regular expression on the name with ``_`` for ``.`` and 0 for the number of every block.
+"""

@@ -186,7 +186,10 @@ def test_4_bit_flux_2_is_told_by_its_blocks_where_shapes_are_lost() -> None:
             },
             "sdxl",
         ),
-        ({"down_blocks.0.resnets.0.conv1.weight": (384, 384, *CONV), "add_embedding.x": (1,)}, "sdxl_refiner"),
+        (
+            {"down_blocks.0.resnets.0.conv1.weight": (384, 384, *CONV), "add_embedding.linear_1.weight": (9, 1)},
+            "sdxl_refiner",
+        ),
     ],
 )
 def test_a_4_bit_unet_is_told_by_what_has_kept_its_shape(more: Shapes, family: str) -> None:
@@ -215,6 +218,10 @@ def test_a_4_bit_unet_is_told_by_what_has_kept_its_shape(more: Shapes, family: s
         ("transformer.single_transformer_blocks.7.attn.to_qkv_mlp_proj.lora_A.weight", (16, 3072), "flux2_klein_4b"),
         ("diffusion_model.blocks.21.self_attn.q.diff", (5120, 5120), "wan21_14b"),
         ("lora_unet_distilled_guidance_layer_layers_1_in_layer.lora_down.weight", (16, 5120), "chroma"),
+        ("diffusion_model.blocks.3.cross_attn.k.lora_down.weight", (64, 5120), "wan21_14b"),
+        ("transformer.double_blocks.0.img_attn_qkv.lora_A.weight", (8, 3072), None),
+        ("lora_unet_single_blocks_39_linear1.lora_down.weight", (8, 3072), None),
+        ("diffusion_model.transformer_blocks.0.attn2.to_k.lora_A.weight", (8, 2048), None),
         ("lora_te_text_model_encoder_layers_0_mlp_fc1.lora_down.weight", (16, 768), None),
     ],
 )
@@ -283,8 +290,16 @@ def test_the_two_factors_of_a_lokr_make_the_width_of_its_layer(factors: Shapes) 
             ("controlnet", "control_lora"),
         ),
         ({"ip_adapter.1.to_k_ip.weight": (320, 768)}, ("ip_adapter", "")),
+        (
+            {"ip_adapter.0.to_q_lora.down.weight": (128, 320), "ip_adapter.1.to_k_ip.weight": (320, 768)},
+            ("ip_adapter", ""),
+        ),
         ({"adapter.body.0.resnets.0.block1.weight": (320, 320, *CONV)}, ("t2i_adapter", "")),
         ({"model.1.sub.0.RDB1.conv1.0.weight": (32, 64, *CONV)}, ("upscaler", "")),
+        ({"conv_first.weight": (64, 3, *CONV)}, ("upscaler", "")),
+        ({"feats.0.weight": (64, 3, *CONV), "feats.1.lk.conv.weight": (16, 16, 17, 17)}, ("upscaler", "")),
+        ({"m_head.0.weight": (64, 3, *CONV), "m_body.0.trans_block.ln1.weight": (32,)}, ("upscaler", "")),
+        ({"1.weight": (64, 4, *CONV), "3.conv.0.weight": (64, 64, *CONV)}, ("vae", "taesd")),
         ({"vision_model.encoder.layers.0.layer_norm1.bias": (1280,)}, ("image_encoder", "")),
         ({"emb_params": (8, 768)}, ("embedding", "")),
         ({"something.else": (1,)}, ("other", "")),
