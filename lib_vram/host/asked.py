@@ -9,7 +9,7 @@ from typing import Any
 
 from lib_vram.errors import BadInput
 from lib_vram.guard.argument import ATTENTIONS, DEFAULT_TILE_SIZE, PREVIEWS, RunArgument
-from lib_vram.host.unet_patches import NONE, UnetPatches
+from lib_vram.host.unet_patches import NONE, UnetPatches, patches_on_page
 from lib_vram.request import Detailer, Hires, Mode
 
 NO_NAME = ("", "None", "none", "Use same checkpoint")
@@ -129,6 +129,12 @@ def name_or_none(value: Any) -> str | None:
     return value if isinstance(value, str) and value not in NO_NAME else None
 
 
+def _sizes(items: Sequence[Any]) -> tuple[tuple[int, int], ...]:
+    """Return pictures' widths and heights, those that are whole numbers above 0."""
+    pairs = [tuple(item) for item in items if isinstance(item, list)]
+    return tuple(pair for pair in pairs if len(pair) == 2 and all(type(side) is int and side > 0 for side in pair))
+
+
 def _chosen(value: Any) -> tuple[str, ...] | None:
     return tuple(str(item) for item in value) if isinstance(value, list) else None
 
@@ -167,6 +173,8 @@ def from_form(tab: Mode, fields: Mapping[str, Any]) -> Asked:
         apart=form.switch("cond_uncond_apart"),
         gpu_weights_mb=weights if weights >= 0 else None,
         chosen_modules=_chosen(fields.get("text_encoders")),
+        patches=patches_on_page(fields.get("unet_tiles"), fields.get("hr_fix"), fields.get("guidance")),
+        references=_sizes(form.items("stitched")),
         never_oom_unet=form.switch("never_oom_unet"),
         never_oom_vae=form.switch("never_oom_vae"),
         reserve_mb=form.number("reserve_mb", 0),

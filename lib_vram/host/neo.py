@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from lib_vram.errors import NotReady
@@ -20,7 +20,7 @@ from lib_vram.host.webui import WebUI, dtype_name, stands_in
 from lib_vram.machine.card import Card
 from lib_vram.model.inspect import inspect_file
 from lib_vram.physics.weights import storage_type
-from lib_vram.request import Hires, HostName, Request
+from lib_vram.request import Hires, HostName, Mode, Request
 from lib_vram.units import MIB
 
 LOGGER = "vram_guard"
@@ -120,6 +120,11 @@ class Neo(BackendLine):
     def asked(self, p: Any) -> Asked:
         """Return what ``p`` asks for, with the pictures of *ImageStitch*."""
         return dataclasses.replace(super().asked(p), references=neo_references.stitched(p))
+
+    def asked_by_form(self, tab: Mode, form: Mapping[str, Any]) -> Asked:
+        """Return what the page's fields ask for. Raises as all hosts'."""
+        want = super().asked_by_form(tab, form)
+        return dataclasses.replace(want, references=neo_references.on_page(want.references))
 
     def references(self, want: Asked, family: str, path: str | None) -> tuple[tuple[int, int], ...]:
         """Return the sizes of img2img's own picture and the others', where the model takes any."""

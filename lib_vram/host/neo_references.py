@@ -20,6 +20,8 @@ SCRIPT = "ImageStitch"
 """The script's class: its title is translated in bundles."""
 STEP = 64
 """Pixels to a multiple of which the script rounds both sides of a picture."""
+USUAL_LIMIT = 1024
+"""Pixels of the longer side to which the script resizes, unless its slider says otherwise."""
 EDIT_PIXELS, EDIT_STEP = 1024 * 1024, 32
 """What Qwen-Image-Edit's pictures are resized to where the option for it is on."""
 
@@ -37,6 +39,11 @@ def stitched(p: Any) -> tuple[Size, ...]:
         return ()
     limit = int(most) if isinstance(most, (int, float)) else 0
     return tuple(_rounded(size, limit) for size in map(_size_of, pictures) if size is not None)
+
+
+def on_page(sizes: Iterable[Size]) -> tuple[Size, ...]:
+    """Return the sizes to which the script brings pictures of ``sizes``, with its own limit as it comes."""
+    return tuple(_rounded(size, USUAL_LIMIT) for size in sizes)
 
 
 def _size_of(picture: Any) -> Size | None:

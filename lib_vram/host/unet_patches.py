@@ -42,6 +42,16 @@ def patches_of(p: Any) -> UnetPatches:
     )
 
 
+def patches_on_page(tiles: Any, hr_fix: Any, guidance: Any) -> UnetPatches:
+    """Return what the scripts on the page will do: numbers of those that are on, and names of guidance."""
+    names = guidance if isinstance(guidance, list) else ()
+    return UnetPatches(
+        tiles=_tiles(tuple(tiles)) if isinstance(tiles, list) else None,
+        hr_fix=_hr_fix((True, *hr_fix)) if isinstance(hr_fix, list) else None,
+        guidance=tuple(name for _, name in GUIDANCE if name in names),
+    )
+
+
 def _arguments(p: Any, title: str) -> tuple[Any, ...]:
     scripts = getattr(getattr(p, "scripts", None), "alwayson_scripts", None) or []
     found = (item for item in scripts if item.title().lower().startswith(title))

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 from PIL import Image
 
-from lib_vram.host.asked import Asked
-from lib_vram.host.neo_references import seen, stitched, takes
+from lib_vram.host.asked import Asked, from_form
+from lib_vram.host.neo_references import on_page, seen, stitched, takes
 
 
 class ImageStitch:
@@ -47,6 +47,11 @@ def written(width, height):
 )
 def test_the_scripts_pictures_have_the_size_that_it_brings_them_to(given, most, expected):
     assert stitched(run_with(True, given, most)) == expected
+
+
+def test_the_pages_pictures_are_brought_to_the_size_that_the_script_usually_has():
+    want = from_form("txt2img", {"stitched": [[2048, 1024], [500, 500], ["a", 1], [3], [0, 9], 7]})
+    assert on_page(want.references) == ((1024, 512), (512, 512))
 
 
 def test_a_script_that_is_off_or_missing_has_no_pictures():

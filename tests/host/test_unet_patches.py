@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from lib_vram import callbacks
+from lib_vram.host.asked import from_form
 from lib_vram.host.unet_patches import UnetPatches, patches_of
 from lib_vram.request import HrFix, TiledDiffusion
 
@@ -63,6 +64,21 @@ def test_the_size_is_the_one_to_which_tiled_diffusion_sets_the_run(changes, imag
     arguments = [changes.get(place, value) for place, value in enumerate(A1111)]
     fields = {} if images is None else {"init_images": [SimpleNamespace(size=size) for size in images]}
     assert patches_of(run_with("Tiled Diffusion", *arguments, **fields)).size == expected
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, UnetPatches()),
+        ({"unet_tiles": None, "hr_fix": None, "guidance": []}, UnetPatches()),
+        ({"unet_tiles": [768, 512, 64, 4], "guidance": ["sag", "nothing like it"]},
+         UnetPatches(tiles=TiledDiffusion(768, 512, 64, 4), guidance=("sag",))),
+        ({"hr_fix": [3, 2, 0, 0.35]}, UnetPatches(hr_fix=HrFix())),
+        ({"unet_tiles": [768, None, 64, 4], "hr_fix": "on", "guidance": "sag"}, UnetPatches()),
+    ],
+)  # fmt: skip
+def test_the_pages_scripts_are_read_alike(fields, expected):
+    assert from_form("txt2img", fields).patches == expected
 
 
 def test_the_request_of_a_run_has_them(fake):

@@ -1,0 +1,81 @@
+// Scripts of the page that change the UNet's work: diffusion in tiles, guidance, Kohya's HR fix. They have no ids of
+// their own: each is an accordion found by how its title begins, and its fields by their labels.
+(function() {
+    "use strict";
+    const guard = window.vramGuard = window.vramGuard || {};
+
+    const GUIDANCE = {
+        sag: "SelfAttentionGuidance Integrated",
+        pag: "PerturbedAttentionGuidance Integrated",
+        freeu: "FreeU Integrated",
+    };
+    const TILES = {title: "MultiDiffusion Integrated", labels: ["Tile Width", "Tile Height", "Tile Overlap", "Tile Batch Size"]};
+    const HR_FIX = {title: "Kohya HRFix Integrated", labels: ["Block Number", "Downscale Factor", "Start Percent", "End Percent"]};
+    const LOOK_AGAIN_MS = 10000;
+    const found = new Map(); // "tab title" → {element, looked}
+
+    function shown(label) {
+        return (window.localization || {})[label] || label;
+    }
+
+    function accordion(tab, title) {
+        const key = tab + " " + title;
+        const known = found.get(key);
+        if (known && (known.element ? known.element.isConnected : Date.now() - known.looked < LOOK_AGAIN_MS)) {
+            return known.element;
+        }
+        const element = lookFor(tab, title);
+        found.set(key, {element: element, looked: Date.now()});
+        return element;
+    }
+
+    function lookFor(tab, title) {
+        const within = guard.fields.find("tab_" + tab);
+        const heads = within ? Array.from(within.querySelectorAll(".label-wrap")) : [];
+        const head = heads.find(item => {
+            const text = item.textContent.trim();
+            return text.startsWith(title) || text.startsWith(shown(title));
+        });
+        return head ? head.parentElement : null;
+    }
+
+    // Newer hosts tick the accordion itself, by a hidden box with its id; in others the first box inside says it.
+    function isOn(element) {
+        if (!element) return false;
+        const own = element.id ? guard.fields.find(element.id + "-checkbox") : null;
+        const box = (own || element).querySelector("input[type=checkbox]");
+        return Boolean(box && box.checked);
+    }
+
+    function number(element, label) {
+        const spans = Array.from(element.querySelectorAll("label span, .head span, span[data-testid='block-info']"));
+        let place = spans.find(span => [label, shown(label)].includes(span.textContent.trim())) || null;
+        while (place && place !== element && !place.querySelector("input[type=number], input[type=range]")) place = place.parentElement;
+        if (!place || place === element) return null;
+        const input = place.querySelector("input[type=number]") || place.querySelector("input[type=range]");
+        return input.value !== "" && isFinite(input.value) ? Number(input.value) : null;
+    }
+
+    function numbers(tab, script) {
+        const element = accordion(tab, script.title);
+        return isOn(element) ? script.labels.map(label => number(element, label)) : null;
+    }
+
+    function read(form, tab) {
+        form.unet_tiles = numbers(tab, TILES);
+        form.hr_fix = numbers(tab, HR_FIX);
+        form.guidance = Object.keys(GUIDANCE).filter(name => isOn(accordion(tab, GUIDANCE[name])));
+        form.stitched = stitched(tab);
+    }
+
+    // Neo's reference pictures: both tabs have the same id, so the one in this tab is looked for.
+    function stitched(tab) {
+        const within = guard.fields.find("tab_" + tab);
+        const gallery = within && within.querySelector("#image_stitch_ref_latent");
+        const images = gallery && isOn(gallery.closest(".input-accordion")) ? Array.from(gallery.querySelectorAll("img")) : [];
+        const seen = new Map(images.filter(image => image.naturalWidth).map(image => [image.src, [image.naturalWidth, image.naturalHeight]]));
+        return Array.from(seen.values());
+    }
+
+    guard.fields.more.push(read);
+})();

@@ -1,0 +1,51 @@
+"""Scripts without ids are read from the page as Forge and its relatives show them."""
+
+import pytest
+
+ACCORDION = """
+(({id, title, box, fields, inside}) => {
+    const made = document.createElement("div");
+    made.className = "block input-accordion";
+    if (id) made.id = id;
+    const numbers = fields.map(([label, value]) =>
+        `<div class="block"><div class="head"><label><span>${label}</span></label>` +
+        `<input type="number" value="${value}"></div><input type="range" value="1"></div>`);
+    made.innerHTML = `<div class="label-wrap"><span>${title}</span></div>` +
+        `<div>${inside ? `<label><input type="checkbox" ${box ? "checked" : ""}><span>Enabled</span></label>` : ""}` +
+        `${numbers.join("")}</div>`;
+    const hidden = inside ? "" : `<div id="${id}-checkbox"><input type="checkbox" ${box ? "checked" : ""}></div>`;
+    const tab = document.querySelector("#tab_txt2img");
+    tab.insertAdjacentHTML("beforeend", hidden);
+    tab.appendChild(made);
+})
+"""
+TILES = [["Tile Width", 768], ["Tile Height", 512], ["Tile Overlap", 64], ["Tile Batch Size", 4]]
+KOHYA = [["Block Number", 3], ["Downscale Factor", 2], ["Start Percent", 0], ["End Percent", 0.35]]
+
+
+def show(lab, title, fields=(), *, box=True, inside=False):
+    """Put an accordion into the page, ticked by a hidden box of its own or by the first one inside."""
+    show.number = getattr(show, "number", 0) + 1
+    argument = {"id": f"input-accordion-test-{show.number}", "title": title, "box": box, "fields": list(fields),
+                "inside": inside}  # fmt: skip
+    lab.page.evaluate(ACCORDION, argument)
+
+
+def read(lab):
+    lab.page.evaluate("(() => { const now = Date.now; Date.now = () => now() + 20000; })()")  # it looks again now and then
+    form = lab.page.evaluate("window.vramGuard.fields.read('txt2img')")
+    return form["unet_tiles"], form["hr_fix"], form["guidance"]
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["box of its own", "box inside"])
+def test_scripts_that_are_on_are_read_with_their_numbers(lab, inside):
+    show(lab, "MultiDiffusion Integrated", TILES, inside=inside)
+    show(lab, "Kohya HRFix Integrated", KOHYA, inside=inside)
+    show(lab, "SelfAttentionGuidance Integrated (SD 1.x, SD 2.x, SDXL)", inside=inside)
+    show(lab, "FreeU Integrated (SD 1.x, SD 2.x, SDXL)", box=False, inside=inside)
+    assert read(lab) == ([768, 512, 64, 4], [3, 2, 0, 0.35], ["sag"])
+
+
+def test_scripts_that_are_off_or_missing_say_nothing(lab):
+    show(lab, "MultiDiffusion Integrated", TILES, box=False)
+    assert read(lab) == (None, None, [])
