@@ -19,6 +19,8 @@ ACCORDION = """
     tab.appendChild(made);
 })
 """
+LATER = "(() => { const now = Date.now; Date.now = () => now() + 20000; })()"
+"""What was not on the page is looked for again after a while."""
 TILES = [["Tile Width", 768], ["Tile Height", 512], ["Tile Overlap", 64], ["Tile Batch Size", 4]]
 KOHYA = [["Block Number", 3], ["Downscale Factor", 2], ["Start Percent", 0], ["End Percent", 0.35]]
 
@@ -32,7 +34,7 @@ def show(lab, title, fields=(), *, box=True, inside=False):
 
 
 def read(lab):
-    lab.page.evaluate("(() => { const now = Date.now; Date.now = () => now() + 20000; })()")  # it looks again now and then
+    lab.page.evaluate(LATER)
     form = lab.page.evaluate("window.vramGuard.fields.read('txt2img')")
     return form["unet_tiles"], form["hr_fix"], form["guidance"]
 
