@@ -20,6 +20,7 @@ TABLES = (
 )  # fmt: skip
 """Modules of Forge's line and of A1111's extension, and their tables from a unit's model to its file."""
 
+PLAIN = ("fp32", "fp16", "bf16")
 _BY_COMPONENT: Mapping[str, ControlKind] = {
     "controlnet": "controlnet", "ip_adapter": "ip_adapter", "t2i_adapter": "t2i_adapter",
 }  # fmt: skip
@@ -35,11 +36,22 @@ _BY_NAME: tuple[tuple[ControlKind, tuple[str, ...]], ...] = (
 
 @dataclass(frozen=True)
 class ControlFile:
-    """What a unit's model is. ``family`` and ``bytes`` are ``None`` where nothing says them."""
+    """What a unit's model is. ``family`` and ``bytes`` are ``None`` where nothing says them.
+
+    ``parameters`` counts the weights of a file that is stored in a plain type, which the hosts turn into the type that
+    they compute in.
+    """
 
     kind: ControlKind
     family: Family | None = None
     bytes: int | None = None
+    parameters: int | None = None
+
+    def loaded_bytes(self, weights_dtype: str) -> int | None:
+        """Return what the weights take once they are loaded, ``None`` where nothing says it."""
+        if self.parameters is None:
+            return self.bytes
+        return self.parameters * (4 if weights_dtype == "fp32" else 2)
 
 
 def control_file(name: str) -> ControlFile:
@@ -52,14 +64,21 @@ def control_file(name: str) -> ControlFile:
         size = os.path.getsize(path)
     except (VramGuardError, OSError):
         return ControlFile(kind_by_name(name))
-    return _of_header(found) or ControlFile(kind_by_name(name), found.family, size or None)
+    return _of_header(found) or _of_name(name, size)
+
+
+def _of_name(name: str, size: int) -> ControlFile:
+    """Return what a file is whose header says nothing. A whole ControlNet's size is better counted: its type is not."""
+    kind = kind_by_name(name)
+    return ControlFile(kind, bytes=size if size and kind != "controlnet" else None)
 
 
 def _of_header(found: Checkpoint) -> ControlFile | None:
     for part in found.components:
         kind = _BY_KIND.get(part.kind) or _BY_COMPONENT.get(part.name)
         if kind is not None:
-            return ControlFile(kind, found.family, part.bytes or None)
+            is_plain = part.dtype in PLAIN and part.parameters > 0
+            return ControlFile(kind, found.family, part.bytes or None, part.parameters if is_plain else None)
     return None
 
 

@@ -12,12 +12,15 @@ from lib_vram.model.inspect import Checkpoint
 from lib_vram.request import SIZE_LIMITS, ModelVariant
 
 
-def control_unit(unit: ControlNet, family: str) -> dict[str, Any]:
-    """Return a unit as a request has it; a file that does not say its family is of the model's own."""
+def control_unit(unit: ControlNet, family: str, weights_dtype: str) -> dict[str, Any]:
+    """Return a unit as a request has it, beside a model of ``family`` whose weights are kept in ``weights_dtype``.
+
+    A file that does not say its family is of the model's own.
+    """
     found = control_file(unit.model)
     return {
         "kind": found.kind, "family": found.family or family, "low_vram": unit.low_vram, "preprocessor": unit.module,
-        "processor_res": unit.resolution, "bytes": found.bytes,
+        "processor_res": unit.resolution, "bytes": found.loaded_bytes(weights_dtype),
     }  # fmt: skip
 
 

@@ -257,7 +257,7 @@ class WebUI(owners.LookedAt):
             "hires_model": self._hires_model(want, path, card) if hires else None,
             "start_picture": fields.picture(want.start_picture) if want.start_picture else None,
             "reference_images": [fields.picture(size) for size in self.references(want, family, path)],
-            "controlnets": [fields.control_unit(unit, family) for unit in want.controlnets],
+            "controlnets": [fields.control_unit(unit, family, weights_dtype) for unit in want.controlnets],
             **fields.patches(want.patches),
             "detailer": dataclasses.asdict(want.detailer) if want.detailer else None,
             "restore_faces": self._face_restorer(want),

@@ -52,7 +52,14 @@ def bytes_of(name):
      ("ip", "ip_adapter", "sdxl"), ("t2i", "t2i_adapter", None)],
 )  # fmt: skip
 def test_the_header_of_the_file_decides(names, name, kind, family, written):
-    assert control_file(written.format(name)) == ControlFile(kind, family, bytes_of(name))
+    size = bytes_of(name)
+    assert control_file(written.format(name)) == ControlFile(kind, family, size, size // 2)
+
+
+def test_weights_take_what_they_do_in_the_type_that_is_computed_in(names):
+    found, size = control_file("plain"), bytes_of("plain")
+    assert [found.loaded_bytes(dtype) for dtype in ("fp32", "fp16", "bf16", "fp8")] == [2 * size, size, size, size]
+    assert ControlFile("controlnet", bytes=100).loaded_bytes("fp32") == 100
 
 
 def test_a_file_whose_header_cannot_be_read_has_the_size_that_it_has(names, tmp_path):
@@ -60,6 +67,8 @@ def test_a_file_whose_header_cannot_be_read_has_the_size_that_it_has(names, tmp_
     path.write_bytes(b"\x80\x02" * 500)
     names["t2iadapter_depth"] = str(path)
     assert control_file("t2iadapter_depth") == ControlFile("t2i_adapter", None, 1000)
+    names["control_v11p_sd15_canny"] = str(path)
+    assert control_file("control_v11p_sd15_canny") == ControlFile("controlnet")
 
 
 @pytest.mark.parametrize("name", ["ip-adapter-plus_sd15", "None"])
