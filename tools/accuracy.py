@@ -23,8 +23,10 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
 from accuracy_picture import picture  # noqa: E402
 from peers import PEERS  # noqa: E402
 
+from lib_vram.physics.allocator import CachingAllocator  # noqa: E402
 from lib_vram.physics.component import Component, ComponentMemory  # noqa: E402
-from lib_vram.physics.memory import component_memory  # noqa: E402
+from lib_vram.physics.kernels import cublas_workspace_bytes  # noqa: E402
+from lib_vram.physics.memory import component_memory, component_trace  # noqa: E402
 from lib_vram.units import MIB  # noqa: E402
 
 DATA = ROOT / "tests" / "accuracy" / "data"
@@ -32,16 +34,22 @@ TEMPLATE = ROOT / "tools" / "accuracy_template.md"
 PAGE = ROOT / "docs" / "accuracy.md"
 PICTURE = ROOT / "docs" / "images" / "accuracy.svg"
 RECORDED = DATA / "recorded.json"
+FILES = ("measured.jsonl", "published.jsonl")
 OURS = "VRAM Guard"
 METRICS = {"floor": "allocated", "comfortable": "reserved"}
 
 
 @dataclass(frozen=True)
 class Row:
-    """One published measurement and the answers to it, in bytes; ``None`` where somebody has no formula for it."""
+    """One published measurement and the answers to it, in bytes; ``None`` where somebody has no formula for it.
+
+    ``beside_bytes`` is what the figure holds besides the part at work: weights, and what was there before.
+    """
 
     facts: dict[str, Any]
-    memory: ComponentMemory
+    beside_bytes: int
+    low_bytes: int
+    high_bytes: int
     answers: dict[str, int | None]
 
     @property
@@ -60,17 +68,29 @@ class Row:
         return None if answer is None else 100 * (answer / self.measured_bytes - 1)
 
     @property
+    def own_error(self) -> float | None:
+        """By how many percent we are off when all that lay there before is left out of both, where anything did."""
+        if not self.beside_bytes:
+            return None
+        answer = self.answers[OURS] or 0
+        return 100 * ((answer - self.beside_bytes) / (self.measured_bytes - self.beside_bytes) - 1)
+
+    @property
     def inside(self) -> bool:
         """Whether the measured peak of allocated lies in our interval."""
-        weights = self.memory.weights_bytes if self.facts["includes_weights"] else 0
-        return self.memory.low_bytes <= self.measured_bytes - weights <= self.memory.high_bytes
+        return self.low_bytes <= self.measured_bytes <= self.high_bytes
 
 
-def component_of(facts: dict[str, Any]) -> Component:
-    """Return the question that a row of the data asks. fp32 with a half-precision middle is asked as fp32."""
+def component_of(facts: dict[str, Any], part: str | None = None) -> Component:
+    """Return the question that a row of the data asks, for one of its parts where it is of several.
+
+    fp32 with a half-precision middle is asked as fp32.
+    """
+    asked = part or facts["part"]
+    dtype = facts.get("vae_dtype", facts["dtype"]) if asked.startswith("vae") else facts["dtype"]
     return Component(
-        facts["family"], facts["part"], facts["width"], facts["height"], facts["batch"],
-        dtype="fp32" if facts["dtype"].startswith("fp32") else facts["dtype"],
+        facts["family"], asked, facts["width"], facts["height"], facts["batch"],
+        dtype="fp32" if dtype.startswith("fp32") else dtype,
         attention=facts["attention"], code=facts["code"], cfg=facts.get("cfg") != "off",
         alloc_conf=facts["alloc_conf"], host="a1111" if facts["code"] == "ldm" else "forge",
     )  # fmt: skip
@@ -82,21 +102,43 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def answered(facts: dict[str, Any]) -> Row:
-    """Return a row with everybody's answer."""
-    component = component_of(facts)
-    memory = component_memory(component)
-    weights = memory.weights_bytes if facts["includes_weights"] else 0
-    ours = memory.floor_bytes if facts["metric"] == "floor" else memory.comfortable_bytes
-    answers: dict[str, int | None] = {OURS: ours + weights}
+    """Return a row with everybody's answer. The peers' formulas are for one picture."""
+    components = [component_of(facts, part) for part in facts.get("parts", [facts["part"]])]
+    memories = [component_memory(component) for component in components]
+    weights = memories[0].weights_bytes if facts["includes_weights"] else 0
+    beside, library = facts.get("beside_bytes", weights), _library_bytes(facts)
+    answers: dict[str, int | None] = {OURS: beside + _ours(facts, components, memories, library)}
     for name, formula in PEERS.items():
-        said = formula(component)
-        answers[name] = None if said is None else said + weights
-    return Row(facts, memory, answers)
+        said = [formula(component) or 0 for component in components]
+        answers[name] = max(said) + beside if any(said) and facts["batch"] == 1 else None
+    low = beside + max(memory.low_bytes for memory in memories)
+    high = beside + library + max(memory.high_bytes for memory in memories)
+    return Row(facts, beside, low, high, answers)
+
+
+def _library_bytes(facts: dict[str, Any]) -> int:
+    """Return cuBLAS's workspace, which a whole pipeline takes; a VAE alone does not, or it was there before."""
+    if "beside_bytes" not in facts or facts.get("beside_has_cublas"):
+        return 0
+    return cublas_workspace_bytes(str(facts["gpu"]).split(",")[0])
+
+
+def _ours(facts: dict[str, Any], components: list[Component], memories: list[ComponentMemory], library: int) -> int:
+    """Return our answer without what lay there before; reserved of several parts is that of one allocator's life."""
+    if facts["metric"] == "floor":
+        return library + max(memory.floor_bytes for memory in memories)
+    if len(components) == 1:
+        return library + memories[0].comfortable_bytes
+    allocator = CachingAllocator()
+    allocator.malloc(library)
+    for component in components:
+        component_trace(component).replay(allocator)
+    return allocator.peak_reserved_bytes
 
 
 def rows() -> list[Row]:
     """Return every published measurement with everybody's answer."""
-    return [answered(facts) for facts in read(DATA / "measured.jsonl")]
+    return [answered(facts) for name in FILES for facts in read(DATA / name)]
 
 
 def recorded(table: Iterable[Row]) -> str:
@@ -119,10 +161,14 @@ def page(table: list[Row]) -> str:
     """Return docs/accuracy.md."""
     peaks = [row for row in table if row.metric == "allocated"]
     inside = sum(row.inside for row in peaks)
+    own = [abs(error) for row in table if (error := row.own_error) is not None]
     return TEMPLATE.read_text(encoding="utf-8").format(
         summary="\n".join(_summary_lines(table)),
         inside=inside,
         peaks=len(peaks),
+        besides=len(own),
+        own_median=f"{statistics.median(own):.2f}",
+        own_worst=f"{max(own):.1f}",
         rows="\n".join(_row_lines(table)),
         traced="\n".join(_trace_lines()),
     )
@@ -147,10 +193,10 @@ def _summary_lines(table: list[Row]) -> list[str]:
 
 def _row_lines(table: list[Row]) -> list[str]:
     names = (OURS, *PEERS)
-    lines = [f"| measurement | source | | measured MiB | {' | '.join(names)} |",
-             f"|---|---|---|--:|{'--:|' * len(names)}"]  # fmt: skip
+    lines = [f"| measurement | source | | measured MiB | {OURS} | its own | {' | '.join(PEERS)} |",
+             f"|---|---|---|--:|--:|{'--:|' * len(names)}"]  # fmt: skip
     for row in table:
-        errors = " | ".join(_percent(row.error(name)) for name in names)
+        errors = " | ".join(map(_percent, (row.error(OURS), row.own_error, *map(row.error, PEERS))))
         lines.append(f"| {_title(row.facts)} | {_source(row.facts)} | {row.metric} | "
                      f"{row.measured_bytes / MIB:.1f} | {errors} |")  # fmt: skip
     return lines
@@ -159,12 +205,16 @@ def _row_lines(table: list[Row]) -> list[str]:
 def _title(facts: dict[str, Any]) -> str:
     conf = f", `{facts['alloc_conf']}`" if facts["alloc_conf"] else ""
     weights = ", with weights" if facts["includes_weights"] else ""
-    size = f"{facts['width']}×{facts['height']}"
-    return f"{facts['family']} {facts['part']} {facts['dtype']} {size}, {facts['code']}{conf}{weights}"
+    stored = f", weights {facts['weights']}" if "weights" in facts else ""
+    vae = f", VAE in {facts['vae_dtype']}" if "vae_dtype" in facts else ""
+    size = f"{facts['width']}×{facts['height']}" + (f" ×{facts['batch']}" if facts["batch"] > 1 else "")
+    return f"{facts['family']} {facts['part']} {facts['dtype']} {size}, {facts['code']}{vae}{stored}{conf}{weights}"
 
 
 def _source(facts: dict[str, Any]) -> str:
-    return ", ".join(filter(None, (facts["source"].split(" (")[0], facts["gpu"], facts["torch"])))
+    name = facts["source"].split(" (")[0]
+    linked = f"[{name}]({facts['url']})" if "url" in facts else name
+    return ", ".join(filter(None, (linked, facts["gpu"], facts["torch"])))
 
 
 def _trace_lines() -> list[str]:

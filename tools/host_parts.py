@@ -27,11 +27,11 @@ from lib_vram.physics.families import SHAPES
 from lib_vram.physics.fitting import DoesNotFit, check_events, fit
 from lib_vram.physics.profile import FOLDER, Profile
 from lib_vram.physics.program import Setting, expand
-from lib_vram.physics.raw import FP32_WORKSPACE_SHARE, WHOLE_WORKSPACE, RawTrace
+from lib_vram.physics.raw import RawTrace
 from lib_vram.physics.trace import trace
 from tools.meta.clip import TextEncoders
 from tools.meta.shapes import CLIP_BIG_G, CLIP_L
-from tools.trace_profiles import DTYPES, FITTED, HELD_OUT, on_meta, text_of
+from tools.trace_profiles import DTYPES, FITTED, HELD_OUT, count, on_meta, text_of
 
 Run = Callable[[Any, torch.dtype, Setting], object]
 SD3_TEXT = 77 + 256
@@ -342,14 +342,11 @@ def _built(name: str, part: Part, dtype: torch.dtype, batch: int | None, *, leav
     def traced(at: Setting) -> RawTrace:
         return trace(lambda: part.run(module, dtype, at), resident=resident, leave_open=leave_open)
 
-    share = FP32_WORKSPACE_SHARE if dtype is torch.float32 else WHOLE_WORKSPACE
     settings = [at_whole(item, part, frames, batch) for item, frames in zip(FITTED, part.frames)]
-    profile = fit(
-        name, sum(item.numel() for item in module.parameters()), settings, [traced(at) for at in settings], share
-    )
+    profile = fit(name, count(module), settings, [traced(at) for at in settings])
     for item in HELD_OUT if batch else [replace(item, batch=item.batch + 1) for item in HELD_OUT]:
         setting = at_whole(item, part, part.frames[1], batch)
-        check_events(profile, setting, traced(setting), share)
+        check_events(profile, setting, traced(setting))
         check_peak(profile, setting)
     return profile
 

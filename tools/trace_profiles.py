@@ -13,7 +13,6 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from functools import partial
 from importlib.util import find_spec
 from itertools import groupby
@@ -42,9 +41,6 @@ from tools.meta.vae import Decoder, Encoder
 
 DTYPES = {"fp16": torch.float16, "fp32": torch.float32}
 STYLES = {"forge": FORGE, "a1111": A1111}
-FP32_WORKSPACE_SHARE = Fraction(27, 64)
-"""How much of input + output + weights an fp32 convolution takes as workspace. From the one published case: SDXL's
-VAE with fp32 outer layers at 1024 × 1024, 20 % above its live peak (InvokeAI PR 7673; GPU and torch not given)."""
 FITTED = (Setting(2, 104, 72), Setting(4, 59, 83), Setting(6, 37, 41), Setting(3, 47, 101), Setting(5, 97, 29))
 """Sizes that a profile is made from: batch and latent rows and columns without common factors, odd ones among them."""
 
@@ -99,8 +95,14 @@ class Traced:
 
 
 def count(module: torch.nn.Module) -> int:
-    """Return how many weights ``module`` has."""
-    return sum(item.numel() for item in module.parameters())
+    """Return how many weights ``module`` has: its parameters, and tables that lie in its file (SD 3.5's positions)."""
+    tables = (
+        table
+        for part in module.modules()
+        for name, table in part.named_buffers(recurse=False)
+        if name not in part._non_persistent_buffers_set and table.is_floating_point()
+    )
+    return sum(item.numel() for item in (*module.parameters(), *tables))
 
 
 Mark = Callable[..., torch.Tensor]
@@ -268,11 +270,10 @@ def build(name: str, traced: Traced) -> Profile:
 
 def _built(name: str, traced: Traced) -> Profile:
     """Return the profile, checked at sizes that it was not made from."""
-    share = FP32_WORKSPACE_SHARE if "-fp32-" in name else Fraction(1)
     settings = traced.sizes(FITTED)
-    profile = fit(name, traced.parameters, settings, [traced.at(setting) for setting in settings], share)
+    profile = fit(name, traced.parameters, settings, [traced.at(setting) for setting in settings])
     for setting in traced.sizes(HELD_OUT):
-        check_events(profile, setting, traced.at(setting), share)
+        check_events(profile, setting, traced.at(setting))
     try:
         for setting in traced.sizes(HELD_OUT):
             check_loops(profile, setting)

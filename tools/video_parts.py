@@ -10,7 +10,6 @@ import argparse
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from fractions import Fraction
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from lib_vram.physics.fitting import DoesNotFit, check_events, fit
 from lib_vram.physics.profile import FOLDER, Profile
 from lib_vram.physics.program import Setting
-from lib_vram.physics.raw import FP32_WORKSPACE_SHARE, WHOLE_WORKSPACE, RawTrace
+from lib_vram.physics.raw import RawTrace
 from lib_vram.physics.trace import trace
 from lib_vram.physics.video import LONGEST_STORED, for_frames
 from tools.trace_profiles import DTYPES, FITTED, HELD_OUT, on_meta, text_of
@@ -81,14 +80,11 @@ def profiles(make: Callable[[], torch.nn.Module], style: str) -> Iterator[tuple[
     for dtype_name, dtype in DTYPES.items():
         vae = on_meta(make, dtype)
         resident = [*vae.parameters(), *vae.buffers()]
-        share = FP32_WORKSPACE_SHARE if dtype is torch.float32 else WHOLE_WORKSPACE
         for part, run in RUNS.items():
-            yield from _lengths(f"wan-{part}-{dtype_name}-{style}", partial(run, vae, dtype), resident, share)
+            yield from _lengths(f"wan-{part}-{dtype_name}-{style}", partial(run, vae, dtype), resident)
 
 
-def _lengths(
-    name: str, run: Callable[[int, Setting], object], resident: list[Any], share: Fraction
-) -> Iterator[tuple[str, Profile]]:
+def _lengths(name: str, run: Callable[[int, Setting], object], resident: list[Any]) -> Iterator[tuple[str, Profile]]:
     def traced(latents: int, at: Setting) -> RawTrace:
         return without_end(trace(lambda: run(latents, at), resident=resident, leave_open=True))
 
@@ -97,14 +93,14 @@ def _lengths(
     made: dict[int, Profile] = {}
     for latents in range(2, LONGEST_STORED + 1):
         full = f"{name}_f{latents}"
-        made[latents] = fit(full, parameters, settings, [traced(latents, at) for at in settings], share)
+        made[latents] = fit(full, parameters, settings, [traced(latents, at) for at in settings])
         yield full, made[latents]
     at = replace(HELD_OUT[0], batch=1)
     for latents in (2, LONGEST_STORED, *LONGER):
         profile = for_frames(made.get, latents)
         if profile is None:
             raise DoesNotFit(f"{name}: nothing for {latents} latent frames")
-        check_events(profile, at, traced(latents, at), share)
+        check_events(profile, at, traced(latents, at))
 
 
 def main(arguments: list[str]) -> int:

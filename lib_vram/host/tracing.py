@@ -34,7 +34,7 @@ from lib_vram.physics.fitting import DoesNotFit, check_events, fit
 from lib_vram.physics.lengthen import lengthened, more_turns
 from lib_vram.physics.profile import Profile
 from lib_vram.physics.program import Setting
-from lib_vram.physics.raw import FP32_WORKSPACE_SHARE, WHOLE_WORKSPACE, RawTrace
+from lib_vram.physics.raw import RawTrace
 from lib_vram.physics.trace import trace
 
 DTYPES = {"fp16": torch.float16, "fp32": torch.float32}
@@ -157,7 +157,6 @@ class _Tracer:
     def __init__(self, part: LoadedPart, dtype: str, rest: Break) -> None:
         self._part, self._rest = part, rest
         self._dtype = DTYPES[dtype]
-        self._share = FP32_WORKSPACE_SHARE if dtype == "fp32" else WHOLE_WORKSPACE
         self._parameters = count(part.module)
         self.leaves_open = True
         """Whether torch's fused attention is noted as attention."""
@@ -234,8 +233,8 @@ class _Tracer:
     def _checked(self, name: str, fitted: list[_At], checked: _At) -> Profile:
         *fitted, checked = _without_crumbs([*fitted, checked])
         settings, traces = zip(*fitted)
-        profile = fit(name, self._parameters, settings, traces, self._share)
-        check_events(profile, *checked, self._share)
+        profile = fit(name, self._parameters, settings, traces)
+        check_events(profile, *checked)
         return profile
 
     def _run(self, made: nn.Module, setting: Setting) -> RawTrace:

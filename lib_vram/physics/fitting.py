@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 from itertools import combinations
-from math import ceil
 
 from lib_vram.physics.profile import (
     ALLOC,
@@ -31,9 +30,8 @@ class DoesNotFit(Exception):
     """The traces cannot be described by one profile; the message says which event and why."""
 
 
-def fit(name: str, parameters: int, settings: Sequence[Setting], traces: Sequence[RawTrace],
-        workspace_share: Fraction = Fraction(1)) -> Profile:  # fmt: skip
-    """Return the profile that gives every trace back exactly, with ``workspace_share`` of each workspace.
+def fit(name: str, parameters: int, settings: Sequence[Setting], traces: Sequence[RawTrace]) -> Profile:
+    """Return the profile that gives every trace back exactly.
 
     Raises:
         DoesNotFit: the events differ between sizes, or a size is not a sum of monomials.
@@ -41,19 +39,19 @@ def fit(name: str, parameters: int, settings: Sequence[Setting], traces: Sequenc
     kinds = [[kind for kind, _ in trace.events] for trace in traces]
     if any(other != kinds[0] for other in kinds[1:]):
         raise DoesNotFit(f"{name}: the order of events changes with the size")
-    fitter = _Fitter(settings, workspace_share)
+    fitter = _Fitter(settings)
     tokens = [fitter.token(name, index, [trace.events[index] for trace in traces]) for index in range(len(kinds[0]))]
     steps = [token for token in tokens if token is not None]
     return Profile(name, parameters, tuple(fitter.terms), tuple(fitter.calls), compress(steps))
 
 
-def check_events(profile: Profile, setting: Setting, fresh: RawTrace, share: Fraction) -> None:
+def check_events(profile: Profile, setting: Setting, fresh: RawTrace) -> None:
     """Compare a profile with a trace at ``setting``, event by event.
 
     Raises:
         DoesNotFit: an event is another one, or has another size.
     """
-    checker = _Checker(profile, setting, share)
+    checker = _Checker(profile, setting)
     tokens = profile.unrolled()
     for index, (kind, values) in enumerate(fresh.events):
         if kind == "alloc" and checker.attends:
@@ -65,13 +63,10 @@ def check_events(profile: Profile, setting: Setting, fresh: RawTrace, share: Fra
 
 
 class _Checker:
-    def __init__(self, profile: Profile, setting: Setting, share: Fraction) -> None:
-        values = setting.monomials
+    def __init__(self, profile: Profile, setting: Setting) -> None:
         self.attends = False
         self._sizes = term_sizes(profile, setting)
         self._calls = calls_at(profile, setting)
-        self._share = share
-        self._slack = [sum(values[index] for index, _ in term) if share < 1 else 0 for term in profile.terms]
         self._taken: list[int] = []
 
     def result_of_attention(self, block: int) -> None:
@@ -85,15 +80,13 @@ class _Checker:
         if kind == "free":
             return token == FREE and self._taken[-argument] == values[0]
         if kind == "workspace":
-            rounded_up = self._sizes[argument] - sum(values) * self._share
-            return token == SCRATCH and 0 <= rounded_up <= self._slack[argument]
+            return token == SCRATCH and self._sizes[argument] == sum(values)
         self.attends = token == ATTEND
         return self.attends and self._calls[argument] == values[:7]
 
 
 class _Fitter:
-    def __init__(self, settings: Sequence[Setting], share: Fraction) -> None:
-        self.share = share
+    def __init__(self, settings: Sequence[Setting]) -> None:
         self.rows = [item.monomials for item in settings]
         self.settings = settings
         self.terms: dict[Term, int] = {}
@@ -115,18 +108,18 @@ class _Fitter:
                 return FREE, len(self._order) - self._order[first[0]]
             if kind == "workspace":
                 parts = [self._term([values[part] for _, values in events]) for part in range(3)]
-                return SCRATCH, self._number(parts, self.share)
+                return SCRATCH, self._number(parts)
             self._attends = True
             return ATTEND, self._call([values for _, values in events])
         except DoesNotFit as fault:
             raise DoesNotFit(f"{name}, event {index}, {kind}: {fault}") from None
 
-    def _number(self, parts: list[Term], share: Fraction = Fraction(1)) -> int:
+    def _number(self, parts: list[Term]) -> int:
         total: dict[int, int] = {}
         for part in parts:
             for monomial, factor in part:
                 total[monomial] = total.get(monomial, 0) + factor
-        term = tuple((monomial, ceil(factor * share)) for monomial, factor in sorted(total.items()))
+        term = tuple(sorted(total.items()))
         return self.terms.setdefault(term, len(self.terms))
 
     def _term(self, sizes: list[int]) -> Term:

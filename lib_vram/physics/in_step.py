@@ -16,7 +16,7 @@ from itertools import pairwise
 
 from lib_vram.physics.allocator import rounded
 from lib_vram.physics.program import AT_ONCE, GIVE_BACK, EventTrace, Layout, Operation
-from lib_vram.physics.raw import FP32_WORKSPACE_SHARE, WHOLE_WORKSPACE
+from lib_vram.physics.raw import converted
 
 STATISTICS_CHANNELS = 32
 """Channels that are turned to fp32 at once for their statistics (``host/tiled_layers.py``)."""
@@ -116,9 +116,9 @@ class Card:
         """Take a convolution's result, and its workspace for a moment; an input cut out of something is copied."""
         copy = [self.take(inputs, seen)] if copied else []
         result = self.take(outputs, made)
-        elements = inputs * seen[0] * seen[1] + outputs * made[0] * made[1] + inputs * outputs * kernel
-        share = FP32_WORKSPACE_SHARE if self.item_bytes == FP32_BYTES else WHOLE_WORKSPACE
-        number = self._size(int(elements * self.item_bytes * share))
+        elements = (inputs * seen[0] * seen[1], outputs * made[0] * made[1], inputs * outputs * kernel)
+        operands = (count * self.item_bytes for count in elements)
+        number = self._size(sum(converted(*operands, self.item_bytes)))
         self.operations.append((AT_ONCE, number))
         self.loads += (number, ~number)
         self.give(*copy)

@@ -17,27 +17,26 @@ from lib_vram.message import Message, say
 from lib_vram.physics.component import Component, ComponentMemory
 from lib_vram.physics.kernels import (
     AMPERE,
-    CUBLAS_HOPPER_WORKSPACE_BYTES,
     CUBLAS_WORKSPACE_BYTES,
     TENSOR_CORES_FROM,
-    Capability,
     capability_of,
+    cublas_workspace_bytes,
     has_fused_attention,
     platform_of,
 )
 from lib_vram.physics.program import EventTrace
 
-HOPPER: Capability = (9, 0)
-
 MEASURED_MARGIN = Fraction(2, 100)
 """Half precision on NVIDIA: the largest error against published measurements is 0.5 %; four times that."""
 FP32_MARGIN = Fraction(30, 100)
-"""fp32 has the workspace of the one published case, 42 % of what half precision takes (``physics/raw.py``);
-30 % above that reaches past the peak with all of it."""
+"""fp32 has a workspace of input and weights, as TF32 on Ampere and later; 30 % above that reaches past one of all
+operands. Without TF32, and on GPUs that have none, it is another."""
 COUSIN_MARGIN = Fraction(15, 100)
 """A host's code whose profile is that of diffusers' form of it. The two forms of SDXL's decoder are 12 % apart."""
 QUANTISED_MARGIN = Fraction(15, 100)
 """Weights that are unpacked as they are used: the layer at hand once more in the compute type."""
+RELEASES_MARGIN = Fraction(6, 100)
+"""diffusers' transformers changed with its releases: Flux.1's took 5 % less in 0.31 than in 0.36."""
 OLD_GPU_MARGIN = Fraction(15, 100)
 """GPUs without tensor cores: other cuDNN algorithms, not measured. Theirs can take less, never the half of it."""
 ROCM_MARGIN = Fraction(1)
@@ -73,6 +72,8 @@ def interval(
         margin += QUANTISED_MARGIN
         reasons.append(say("interval.quantised", dtype=component.weights_dtype or component.dtype))
     low = trace.bare_floor_bytes
+    if component.code == "diffusers" and component.part == "denoise":
+        low = int(low * (1 - RELEASES_MARGIN))
     if cousin:
         margin = max(margin, COUSIN_MARGIN)
         low = int(low * (1 - COUSIN_MARGIN))
@@ -84,8 +85,7 @@ def interval(
 def on_device(memory: ComponentMemory, device_name: str) -> ComponentMemory:
     """Return ``memory`` with the interval that it has on the device called ``device_name``."""
     more = int(memory.floor_bytes * _device_margin(device_name))
-    if capability_of(device_name) == HOPPER:
-        more += CUBLAS_HOPPER_WORKSPACE_BYTES - CUBLAS_WORKSPACE_BYTES
+    more += cublas_workspace_bytes(device_name) - CUBLAS_WORKSPACE_BYTES
     return replace(memory, high_bytes=memory.high_bytes + more) if more else memory
 
 

@@ -17,6 +17,7 @@ Kernel = Literal["flash", "efficient", "cudnn", "math"]
 Capability = tuple[int, int]
 Platform = Literal["cuda", "rocm", "mps", "other"]
 
+HOPPER: Capability = (9, 0)
 AMPERE: Capability = (8, 0)
 """What is assumed of a GPU that is not known: most that run these WebUIs are Ampere or later."""
 FLASH_FROM: Capability = (8, 0)
@@ -71,6 +72,11 @@ def platform_of(name: str) -> Platform:
         if pattern.search(name):
             return platform  # type: ignore[return-value]
     return "cuda"
+
+
+def cublas_workspace_bytes(name: str) -> int:
+    """Return the workspace that stays once cuBLAS has run on the device called ``name``."""
+    return CUBLAS_HOPPER_WORKSPACE_BYTES if capability_of(name) == HOPPER else CUBLAS_WORKSPACE_BYTES
 
 
 def has_fused_attention(name: str) -> bool:

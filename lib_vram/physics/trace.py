@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 from lib_vram.physics.attention import FLASH_HEAD_LIMIT, HALF_ITEMSIZE, MASKED, TOKENS
-from lib_vram.physics.raw import RawTrace
+from lib_vram.physics.raw import RawTrace, converted
 
 MASK_ALIGNMENT = 16
 """Elements to which the memory-efficient kernel's bias is padded (``pad_bias<16>``)."""
@@ -85,7 +85,7 @@ class _Dispatch(TorchDispatchMode):
     def _convolve(self, func: Any, args: Any, kwargs: Any) -> torch.Tensor:
         """Convolve in the layout that cuDNN takes (``cudnn_conv_suggest_memory_format``), input and weights made so.
 
-        Channels last is what tensor cores compute in: no operand is converted, and there is no workspace.
+        Channels last is what tensor cores compute in: half precision has no workspace then.
         """
         layout = _layout(args[0], args[1])
         copies = [item.contiguous(memory_format=layout) for item in args[:2]]
@@ -94,8 +94,9 @@ class _Dispatch(TorchDispatchMode):
             result = torch.empty(result.shape, dtype=result.dtype, device="meta", memory_format=layout)
         for item in (*copies, result):
             self._blocks.see(item)
-        if layout is torch.contiguous_format:
-            self._trace.workspace(_bytes(args[0]), _bytes(result), _bytes(args[1]))
+        if layout is torch.contiguous_format or result.element_size() > HALF_ITEMSIZE:
+            operands = (_bytes(args[0]), _bytes(result), _bytes(args[1]))
+            self._trace.workspace(*converted(*operands, result.element_size()))
         return result
 
 

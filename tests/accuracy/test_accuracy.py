@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import statistics
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -42,6 +43,29 @@ def test_the_median_and_the_worst_row_are_within_the_bar(
     assert count >= 10
     assert median <= median_bound
     assert abs(worst) <= 10
+
+
+def test_without_what_lay_there_before_it_is_close_too(table: list) -> None:
+    own = [abs(row.own_error) for row in table if row.own_error is not None]
+    assert len(own) >= 30
+    assert statistics.median(own) <= 2
+
+
+def test_every_row_says_where_it_was_published_and_what_was_there_before(tool: ModuleType) -> None:
+    rows = tool.read(tool.DATA / "published.jsonl")
+    assert len({row["id"] for row in rows}) == len(rows)
+    assert all(row["url"].startswith("https://") and row["gpu"] for row in rows)
+    assert {row.get("beside") for row in rows} == {None, "published", "computed"}
+
+
+def test_a_whole_pipeline_takes_the_most_of_its_parts_and_cublas_beside_its_weights(tool: ModuleType) -> None:
+    facts = {
+        "family": "flux1", "part": "pipeline", "parts": ["denoise", "vae_decode"], "code": "diffusers", "dtype": "bf16",
+        "width": 1024, "height": 1024, "batch": 1, "attention": "sdpa", "alloc_conf": "", "cfg": "off",
+        "metric": "floor", "measured_bytes": 1, "includes_weights": False, "beside_bytes": 1000, "gpu": "NVIDIA H100",
+    }  # fmt: skip
+    decode = tool.component_memory(tool.component_of(facts, "vae_decode"))
+    assert tool.answered(facts).answers[tool.OURS] == 1000 + (32 << 20) + decode.floor_bytes
 
 
 def test_no_row_is_further_off_than_recorded(tool: ModuleType, table: list) -> None:

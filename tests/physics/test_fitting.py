@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
-
 import pytest
 
 from lib_vram.physics.fitting import DoesNotFit, check_events, compress, fit
@@ -36,11 +34,6 @@ def test_sizes_become_sums_of_monomials() -> None:
     )
 
 
-def test_a_share_of_each_workspace_can_be_taken() -> None:
-    profile = fit("x", 7, SETTINGS, [traced(at) for at in SETTINGS], Fraction(1, 4))
-    assert profile.terms[1] == ((ALONE, 25), (BATCH, 1), (AREA, 2))
-
-
 def test_a_size_that_is_no_sum_is_refused_by_event() -> None:
     with pytest.raises(DoesNotFit, match="event 2, alloc"):
         fit("x", 7, SETTINGS, [traced(at, extra=index**3) for index, at in enumerate(SETTINGS)])
@@ -56,9 +49,9 @@ def test_another_order_at_another_size_is_refused() -> None:
 def test_a_held_out_size_is_checked_event_by_event() -> None:
     profile = fit("x", 7, SETTINGS, [traced(at) for at in SETTINGS])
     held_out = Setting(1, 11, 6)
-    check_events(profile, held_out, traced(held_out), Fraction(1))
+    check_events(profile, held_out, traced(held_out))
     with pytest.raises(DoesNotFit, match="event 2"):
-        check_events(profile, held_out, traced(held_out, extra=1), Fraction(1))
+        check_events(profile, held_out, traced(held_out, extra=1))
 
 
 def test_equal_stretches_become_a_loop_when_they_keep_nothing() -> None:
@@ -101,7 +94,7 @@ def test_attention_over_a_picture_and_a_text_is_one_call(text: int, cells: int, 
     assert (shape.query_tokens, shape.key_tokens, shape.cells, shape.stretches) == (text, text, cells, stretches)
     assert Profile.from_json(profile.to_json()).calls == profile.calls
     held_out = Setting(1, 11, 6)
-    check_events(profile, held_out, attended(held_out, text, cells, stretches), Fraction(1))
+    check_events(profile, held_out, attended(held_out, text, cells, stretches))
 
 
 def test_attention_whose_tokens_follow_nothing_is_refused() -> None:

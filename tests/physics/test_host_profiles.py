@@ -50,7 +50,7 @@ def test_the_peak_is_that_of_a_fresh_trace(
 @pytest.mark.parametrize(
     ("family", "parameters"),
     [
-        ("sd35_medium", 2_243_171_520), ("sd35_large", 8_056_627_520), ("flux1", 11_901_408_320),
+        ("sd35_medium", 2_469_663_936), ("sd35_large", 8_146_280_768), ("flux1", 11_901_408_320),
         ("flux2_klein_4b", 3_875_544_576), ("flux2_klein_9b", 9_078_581_248), ("qwen_image", 20_430_401_088),
         ("zimage", 6_154_908_736), ("lumina2", 2_609_769_152), ("wan21_1b", 1_418_996_800),
     ],

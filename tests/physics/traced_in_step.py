@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 from lib_vram.physics.allocator import rounded
-from lib_vram.physics.raw import FP32_WORKSPACE_SHARE, WHOLE_WORKSPACE
+from lib_vram.physics.raw import converted
 
 _spec = importlib.util.spec_from_file_location("ldm_decoder", Path(__file__).parents[1] / "host" / "ldm_decoder.py")
 ldm_decoder = importlib.util.module_from_spec(_spec)  # type: ignore[arg-type]
@@ -45,8 +45,8 @@ class _Device(TorchDispatchMode):
         copied = 0
         if func is torch.ops.aten.convolution.default:
             copied = 0 if args[0].is_contiguous() else rounded(_bytes(args[0]))
-            share = FP32_WORKSPACE_SHARE if args[0].element_size() == 4 else WHOLE_WORKSPACE
-            scratch = rounded(int(sum(map(_bytes, (args[0], result, args[1]))) * share))
+            operands = (_bytes(item) for item in (args[0], result, args[1]))
+            scratch = rounded(sum(converted(*operands, args[0].element_size())))
             self.peak_bytes = max(self.peak_bytes, self._live_bytes + copied + scratch)
         self.bare_bytes = max(self.bare_bytes, self._live_bytes + copied)
         self.peak_bytes = max(self.peak_bytes, self.bare_bytes)
