@@ -57,7 +57,8 @@ def _changed(run: LabRun, error: PhaseOutOfMemory, tried: int) -> Rescued | None
     Where nothing helps, the phase is run once more as it is: another program may have given back what it took.
     """
     lesson = thinking.lesson_of(error, error.phase)
-    rung = next_rung(run.request, lesson, tried) if lesson is not None else thinking.Rung()
+    in_tiles = error.phase == "vae_encode" or (error.phase == "hires_upscale" and tried == 1)
+    rung = next_rung(run.request, lesson, tried, in_tiles=in_tiles) if lesson is not None else thinking.Rung()
     if rung.request is None or (rung.request == run.request and tried > 1):
         return None
     run.request = rung.request

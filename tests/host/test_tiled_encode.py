@@ -51,7 +51,7 @@ def test_statistics_of_the_tile_alone_would_shift_the_latent(encoder):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize(("rows", "columns"), [(128, 128), (136, 200)])
 def test_half_precision_is_as_near_to_the_exact_latent_as_the_untiled_encode(encoder, dtype, rows, columns):
-    """Measured: on average 0.99 to 1.02 times as far from fp32 as the untiled encode, at the worst place 1.24 times."""
+    """Measured: on average 0.99 to 1.02 times as far from fp32 as the untiled encode, at the worst place 1.18 times."""
     half, picture = ldm_decoder.make_encoder().to(dtype), picture_of(rows, columns, batch=2).to(dtype)
     exact = encoder(picture.float())
     tiled = tiled_encode.encode(half, picture, 64)

@@ -17,6 +17,7 @@ FORM = {
 RUNS_OUT = {
     "sampling": {"batch_size": 16},
     "vae_decode": {"lab_total_gib": 8, "lab_others_gib": 0.2, "lab_vae_dtype": "fp32"},
+    "hires_upscale": {"lab_total_gib": 16, "enable_hr": True, "hr_scale": 2.0, "hr_upscaler": "Lanczos"},
     "hires_sampling": {"enable_hr": True, "hr_scale": 2.0, "batch_size": 4, "vae_tiled": True, "vae_tile_size": 512},
 }
 """What to ask for so that the phase, and no phase before it, does not fit."""
@@ -39,6 +40,13 @@ def test_a_phase_that_runs_out_is_done_again_and_the_pictures_come(phase):
     assert len(last.images) == request.images
     assert f"rescued in {phase.replace('_', ' ')}; " in last.infotext_html
     assert "VRAM Guard rescued this run" in last.log_html
+
+
+def test_a_start_picture_whose_encode_runs_out_is_encoded_in_tiles():
+    form = {**FORM, "width": 1536, "height": 1536, "lab_total_gib": 16}
+    assert simulate(LabHost().request_from_form("img2img", form)).phase == "vae_encode"
+    last = list(run.generate(Guard(LabHost()), "img2img", form, "run", "en"))[-1]
+    assert "rescued in vae encode; VAE tiled " in last.infotext_html
 
 
 def test_phases_before_it_are_not_done_again():
