@@ -49,6 +49,7 @@ FRAGMENTS: tuple[Fragment, ...] = (
     *_group(
         "unknown",
         "memory monitor disabled",
+        "re:memmon\\.py :: warning",
         "re:^\\s*(?:raise|except) ",  # a line of the program itself, as a traceback shows it
         "re:^\\W*(?:arguments: \\('|negative prompt: |steps: \\d+, sampler: )",  # what a person asked for
         "user provided device_type of 'cuda', but cuda is not available",
@@ -345,7 +346,7 @@ FRAGMENTS: tuple[Fragment, ...] = (
         "fallen off the bus",
         "fell off the bus",
         "gpu is lost",
-        "re:\\bxid\\b.{0,40}\\d",
+        "re:\\bxid(?: error)?:? ?(?:\\([0-9a-fpci:.]{0,24}\\):? ?)?\\d{1,3}\\b",
         "unspecified launch failure",
         "illegal memory access",
         "illegal instruction was encountered",

@@ -104,6 +104,8 @@ class _Test:
 
 _BLOCK = b"\xe2\x96"
 """How the signs of which a progress bar is drawn begin (U+2580 and on)."""
+_NO_TEXT = (b"\x89PNG", b"\xff\xd8\xff", b"GIF8", b"RIFF", b"PK\x03\x04", b"%PDF", b"\x1f\x8b", b"7z\xbc\xaf", b"GGUF")
+"""How pictures, archives and models begin: in so many bytes every short word is found."""
 SHORTEST_LINE = 24
 """Bytes: what is shorter before a progress bar is its name and its percentage."""
 _EMPTY_LINES = re.compile(rb"\n{2,}")
@@ -126,6 +128,8 @@ def read_log(text: str | bytes) -> Log:
 
 
 def _utf8(content: bytes) -> bytes:
+    if content.startswith(_NO_TEXT):
+        return b""
     if content.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
         encoding = "utf-32"
     elif content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):

@@ -222,6 +222,11 @@ def test_the_hosts_own_memory_log_decides_where_the_error_has_no_figures():
     assert set(found.numbers.to_dict().values()) == {None}
 
 
+@pytest.mark.parametrize("start", [b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff\xe0", b"PK\x03\x04", b"%PDF-1.7"])
+def test_a_picture_or_an_archive_is_no_text(start):
+    assert diagnose(start + b"\n oom! xid 79 \n").kind == "unknown"
+
+
 @given(st.binary(max_size=3000))
 def test_any_bytes_are_answered(content):
     assert diagnose(content).kind
