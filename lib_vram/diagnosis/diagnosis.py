@@ -92,8 +92,18 @@ def _first(log: Log, hits: list[Hit]) -> Hit | None:
     ranked = sorted(hits, key=lambda hit: (hit.fragment.tier, hit.order))
     for hit in ranked[:8]:
         if hit.fragment.recovered or not _went_on(log, hit, hits):
-            return hit
+            return _after_the_start(log, hit, ranked)
     return ranked[0] if ranked else None
+
+
+def _after_the_start(log: Log, first: Hit, ranked: list[Hit]) -> Hit:
+    """Return ``first``, or what failed once the program ran when ``first`` is an extension that could not be loaded."""
+    if first.fragment.kind != "wrong_build" or (started := log.started_at()) < log.place_of(first):
+        return first
+    others = (
+        hit for hit in ranked[:20] if hit.fragment.tier == first.fragment.tier and hit.fragment.kind != "wrong_build"
+    )
+    return next((hit for hit in others if log.place_of(hit) > started), first)
 
 
 def _went_on(log: Log, hit: Hit, hits: list[Hit]) -> bool:

@@ -78,6 +78,11 @@ class Log:
         place = max((small.rfind(line) for line in lines), default=-1)
         return small[place + 1 : place + 1 + BEFORE_BYTES] if place >= 0 else b""
 
+    def started_at(self) -> int:
+        """Return where a program says that it has started and waits for people; -1 when it does not say so."""
+        small = self.content.lower()
+        return max(small.find(mark) for mark in _STARTED)
+
     def window(self, place: int, before: int = BEFORE_BYTES, after: int = AFTER_BYTES) -> tuple[str, str]:
         """Return the text before ``place`` and from there on, without the colours of a console."""
         return _clean(self.content[max(0, place - before) : place]), _clean(self.content[place : place + after])
@@ -108,6 +113,7 @@ _NO_TEXT = (b"\x89PNG", b"\xff\xd8\xff", b"GIF8", b"RIFF", b"PK\x03\x04", b"%PDF
 """How pictures, archives and models begin: in so many bytes every short word is found."""
 SHORTEST_LINE = 24
 """Bytes: what is shorter before a progress bar is its name and its percentage."""
+_STARTED = (b"running on local url", b"startup time: ", b"to see the gui go to")
 _EMPTY_LINES = re.compile(rb"\n{2,}")
 _COLOUR = re.compile(r"\x1b\[[0-9;?]{0,16}[A-Za-z]")
 
