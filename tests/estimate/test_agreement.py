@@ -45,7 +45,8 @@ def drawn(rng: random.Random, host: str, family: str) -> dict[str, Any]:
         "host": host, "width": rng.randrange(256, 1600, 8), "height": rng.choice([512, 768, 1024, 1280]),
         "device": {"name": rng.choice(CARDS), "total_bytes": total, "used_by_others_bytes": rng.choice([0, GIB // 2])},
         "model": {"family": family, "weights_dtype": rng.choice(["fp16", "bf16", "fp8", "q8_0", "nf4"]),
-                  "storage_dtype": rng.choice([None, None, "fp8", "nf4"])},
+                  "storage_dtype": rng.choice([None, None, "fp8", "nf4"]),
+                  "variant": rng.choice(["", "", "inpaint", "pix2pix"])},
         "batch_size": rng.choice([1, 1, 2, 4]), "batch_count": rng.choice([1, 3]), "cfg_scale": rng.choice([1.0, 5.0]),
         "attention": rng.choice(["sdpa"] * 4 + ["xformers", "sage", "math", "split", "sub_quad"]),
         "alloc_conf": rng.choice(["", "", "", "expandable_segments:True", "backend:cudaMallocAsync"]),
@@ -62,6 +63,12 @@ def drawn(rng: random.Random, host: str, family: str) -> dict[str, Any]:
         **maybe(0.2, token_merging_ratio=0.5),
         **maybe(0.2, hypertile={"vae": rng.random() < 0.5, "swap_size": rng.choice([1, 3])}),
         **maybe(0.3 if SHAPES[family].frames_per_latent > 1 else 0, frames=17),  # type: ignore[index]
+        **maybe(0.3, tiled_diffusion={"tile_width": rng.choice([512, 768]), "batch": rng.choice([1, 4]),
+                                      "first_pass_only": host == "a1111"}),
+        **maybe(0.2, guidance=["sag", "freeu"]),
+        **maybe(0.2, hires_model={"family": rng.choice(["sd15", "sdxl"]), "variant": rng.choice(["", "inpaint"])}),
+        **maybe(0.2, refiner={"refined_pass": rng.choice(["first", "second"])}),
+        **maybe(0.2, start_picture={"width": 900, "height": 1700}),
         **maybe(0.3 if host == "a1111" else 0, host_args=[rng.choice(["--medvram", "--lowvram", "--no-half"])]),
     }  # fmt: skip
 

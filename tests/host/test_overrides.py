@@ -78,6 +78,12 @@ def test_options_of_the_run_count_as_the_run_has_them(fake, host):
     assert host.option("show_progress_type", None) == "Approx NN"
 
 
+def test_halves_that_the_run_has_apart_are_computed_apart(fake, host):
+    p = fake.make(override_settings={"batch_cond_uncond": False})
+    assert host.request_from_processing(p).batch_cond_uncond is (host.name != "a1111")
+    assert host.request_from_processing(fake.make()).batch_cond_uncond
+
+
 def test_an_option_that_is_read_at_another_time_does_not_count(fake, host):
     fake.opts.data["fp8_storage"] = "Disable"
     p = fake.make(override_settings={"fp8_storage": "Enable", "cross_attention_optimization": "None"})
