@@ -12,7 +12,7 @@ def kept(part, batch):
 
 def test_a_picture_more_costs_what_was_measured_where_nothing_is_checkpointed():
     picture = sum(kept(part, 4) - kept(part, 1) for part in ("denoise", "text_encode")) / 3
-    assert picture == pytest.approx((13709 - 7835) / 3 * MIB, rel=0.03)
+    assert picture == pytest.approx((13709 - 7835) / 3 * MIB, rel=0.05)
 
 
 @pytest.mark.parametrize(
