@@ -109,13 +109,12 @@ def _after_the_start(log: Log, first: Hit, ranked: list[Hit]) -> Hit:
 def _went_on(log: Log, hit: Hit, hits: list[Hit]) -> bool:
     """Whether the lines after the failure ``hit`` say that it was tried otherwise, and that did not fail too."""
     alike = [item for item in hits if item.fragment.kind == hit.fragment.kind]
-    retries = [item for item in alike if item.fragment.tier == WENT_ON]
-    if not retries:
+    retries = [item for item in alike if item.fragment.tier == WENT_ON][:8]
+    said = [item.line.decode("utf-8", "replace").strip() for item in retries]
+    lines = log.window(log.place_of(hit))[1].lower().splitlines()[1:4] if said else []
+    if not any(words in line for words in said for line in lines):
         return False
-    lines = log.window(log.place_of(hit))[1].lower().splitlines()[1:4]
-    if not any(retries[0].line.decode("utf-8", "replace").strip() in line for line in lines):
-        return False
-    rest = log.after_the_last([item.line for item in retries[:8]])
+    rest = log.after_the_last([item.line for item in retries])
     return not any(item.line in rest for item in alike[:50] if not item.fragment.recovered)
 
 

@@ -124,6 +124,8 @@ DENOISERS: tuple[Line, ...] = (
     ("flux1", ("single_transformer_blocks.0.", "time_text_embed.")),
     # Qwen-Image, Lumina
     ("qwen_image", ("txt_norm.weight[0]=3584",)),
+    ("NewBie", ("clip_text_pooled_proj.", "cap_embedder.1.weight")),
+    ("Z-Image in pixel space", ("dec_net.cond_embed.", "cap_embedder.1.weight")),
     ("Lumina-Next", ("cap_embedder.1.bias[0]=2304", "layers.0.", "!noise_refiner.")),
     ("zimage", ("cap_embedder.1.weight[0]=3840",)),
     ("zimage", ("cap_embedder.1.bias[0]=3840",)),

@@ -125,6 +125,8 @@ def test_what_is_no_denoiser_has_no_family(shapes: Shapes) -> None:
         ({"double_layers.0.attn.w1q.weight": (1, 1)}, "AuraFlow"),
         ({"t_block.1.weight": (1, 1), "y_embedder.y_proj.fc1.weight": (1, 1)}, "PixArt"),
         ({"double_blocks.0.img_attn.x": (1,), "latent_in.weight": (1024, 64)}, "Hunyuan3D"),
+        ({"cap_embedder.1.weight": (2304, 2560), "clip_text_pooled_proj.1.weight": (1024, 1024)}, "NewBie"),
+        ({"cap_embedder.1.weight": (3840, 2560), "dec_net.cond_embed.weight": (1, 1)}, "Z-Image in pixel space"),
         (
             {**original_unet(context=2048, pooled=2816), "input_blocks.3.1.norm.weight": (640,)},
             "SSD-1B or another small SDXL",
