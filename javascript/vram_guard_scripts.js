@@ -11,6 +11,8 @@
     };
     const TILES = {title: "MultiDiffusion Integrated", labels: ["Tile Width", "Tile Height", "Tile Overlap", "Tile Batch Size"]};
     const HR_FIX = {title: "Kohya HRFix Integrated", labels: ["Block Number", "Downscale Factor", "Start Percent", "End Percent"]};
+    const TILED_DIFFUSION = {txt2img: "t2i", img2img: "i2i"};
+    const TILE_PARTS = ["width", "height", "overlap", "batch-size"];
     const LOOK_AGAIN_MS = 10000;
     const found = new Map(); // "tab title" → {element, looked}
 
@@ -51,9 +53,12 @@
         const spans = Array.from(element.querySelectorAll("label span, .head span, span[data-testid='block-info']"));
         let place = spans.find(span => [label, shown(label)].includes(span.textContent.trim())) || null;
         while (place && place !== element && !place.querySelector("input[type=number], input[type=range]")) place = place.parentElement;
-        if (!place || place === element) return null;
-        const input = place.querySelector("input[type=number]") || place.querySelector("input[type=range]");
-        return input.value !== "" && isFinite(input.value) ? Number(input.value) : null;
+        return place && place !== element ? inputNumber(place) : null;
+    }
+
+    function inputNumber(element) {
+        const input = element && (element.querySelector("input[type=number]") || element.querySelector("input[type=range]"));
+        return input && input.value !== "" && isFinite(input.value) ? Number(input.value) : null;
     }
 
     function numbers(tab, script) {
@@ -61,8 +66,27 @@
         return isOn(element) ? script.labels.map(label => number(element, label)) : null;
     }
 
+    // A1111's Tiled Diffusion has ids, sizes in cells of the latent, and a size of its own for txt2img.
+    function readTiledDiffusion(form, tab) {
+        const short = TILED_DIFFUSION[tab];
+        const part = name => guard.fields.find(`MD-${short}-${name}`);
+        if (!isTicked(part("enabled-checkbox") || part("enabled"))) return;
+        form.unet_tile_cells = TILE_PARTS.map(name => inputNumber(part("latent-tile-" + name)));
+        if (tab !== "txt2img" || !isTicked(part("overwrite-image-size"))) return;
+        for (const side of ["width", "height"]) {
+            const own = inputNumber(guard.fields.find(`MD-overwrite-${side}-${short}`));
+            if (own) form[side] = own;
+        }
+    }
+
+    function isTicked(element) {
+        const box = element && (element.matches("input") ? element : element.querySelector("input[type=checkbox]"));
+        return Boolean(box && box.checked);
+    }
+
     function read(form, tab) {
         form.unet_tiles = numbers(tab, TILES);
+        readTiledDiffusion(form, tab);
         form.hr_fix = numbers(tab, HR_FIX);
         form.guidance = Object.keys(GUIDANCE).filter(name => isOn(accordion(tab, GUIDANCE[name])));
         form.stitched = stitched(tab);

@@ -173,7 +173,7 @@ def from_form(tab: Mode, fields: Mapping[str, Any]) -> Asked:
         apart=form.switch("cond_uncond_apart"),
         gpu_weights_mb=weights if weights >= 0 else None,
         chosen_modules=_chosen(fields.get("text_encoders")),
-        patches=patches_on_page(fields.get("unet_tiles"), fields.get("hr_fix"), fields.get("guidance")),
+        patches=patches_on_page(fields),
         references=_sizes(form.items("stitched")),
         never_oom_unet=form.switch("never_oom_unet"),
         never_oom_vae=form.switch("never_oom_vae"),

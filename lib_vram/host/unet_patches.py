@@ -5,6 +5,7 @@ Forge, reForge and Neo bring them as *… Integrated*; A1111 has Tiled Diffusion
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,11 +43,16 @@ def patches_of(p: Any) -> UnetPatches:
     )
 
 
-def patches_on_page(tiles: Any, hr_fix: Any, guidance: Any) -> UnetPatches:
+def patches_on_page(form: Mapping[str, Any]) -> UnetPatches:
     """Return what the scripts on the page will do: numbers of those that are on, and names of guidance."""
+    tiles, cells, hr_fix, guidance = (
+        form.get(name) for name in ("unet_tiles", "unet_tile_cells", "hr_fix", "guidance")
+    )  # fmt: skip
     names = guidance if isinstance(guidance, list) else ()
+    whole = _tiles(tuple(tiles)) if isinstance(tiles, list) else None
+    in_cells = _tiles(tuple(cells), cell=CELL, first_pass_only=True) if isinstance(cells, list) else None
     return UnetPatches(
-        tiles=_tiles(tuple(tiles)) if isinstance(tiles, list) else None,
+        tiles=whole or in_cells,
         hr_fix=_hr_fix((True, *hr_fix)) if isinstance(hr_fix, list) else None,
         guidance=tuple(name for _, name in GUIDANCE if name in names),
     )

@@ -51,3 +51,24 @@ def test_scripts_that_are_on_are_read_with_their_numbers(lab, inside):
 def test_scripts_that_are_off_or_missing_say_nothing(lab):
     show(lab, "MultiDiffusion Integrated", TILES, box=False)
     assert read(lab) == (None, None, [])
+
+
+TILED_DIFFUSION = """
+(() => {
+    const number = (id, value) => `<div id="${id}"><input type="number" value="${value}"></div>`;
+    const box = id => `<div id="${id}"><input type="checkbox" checked></div>`;
+    document.querySelector("#tab_txt2img").insertAdjacentHTML("beforeend", box("MD-t2i-enabled-checkbox") +
+        number("MD-t2i-latent-tile-width", 96) + number("MD-t2i-latent-tile-height", 64) +
+        number("MD-t2i-latent-tile-overlap", 48) + number("MD-t2i-latent-tile-batch-size", 4) +
+        box("MD-t2i-overwrite-image-size") + number("MD-overwrite-width-t2i", 2048) +
+        number("MD-overwrite-height-t2i", 1536));
+})()
+"""
+
+
+def test_tiled_diffusion_is_read_by_its_ids_and_sets_the_size(lab):
+    lab.page.evaluate(TILED_DIFFUSION)
+    form = lab.page.evaluate("window.vramGuard.fields.read('txt2img')")
+    assert (form["unet_tile_cells"], form["width"], form["height"]) == ([96, 64, 48, 4], 2048, 1536)
+    lab.page.evaluate("document.querySelector('#MD-t2i-enabled-checkbox input').checked = false")
+    assert "unet_tile_cells" not in lab.page.evaluate("window.vramGuard.fields.read('txt2img')")

@@ -73,6 +73,8 @@ def test_the_size_is_the_one_to_which_tiled_diffusion_sets_the_run(changes, imag
         ({"unet_tiles": None, "hr_fix": None, "guidance": []}, UnetPatches()),
         ({"unet_tiles": [768, 512, 64, 4], "guidance": ["sag", "nothing like it"]},
          UnetPatches(tiles=TiledDiffusion(768, 512, 64, 4), guidance=("sag",))),
+        ({"unet_tile_cells": [96, 64, 48, 4]},
+         UnetPatches(tiles=TiledDiffusion(768, 512, 384, 4, first_pass_only=True))),
         ({"hr_fix": [3, 2, 0, 0.35]}, UnetPatches(hr_fix=HrFix())),
         ({"unet_tiles": [768, None, 64, 4], "hr_fix": "on", "guidance": "sag"}, UnetPatches()),
     ],
