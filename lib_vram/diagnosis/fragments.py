@@ -98,6 +98,7 @@ FRAGMENTS: tuple[Fragment, ...] = (
         "re:\\bloaded partially\\b",
         "re:\\bcpu swap loaded\\b",
         "re:shared gpu memory (?:is )?(?:in use|being used)",
+        "re:\\bspill\\w* [^.]{0,40}(?:system|shared|ram\\b)",
         "re:model (?:is )?too large.{0,60}(?:partial|offload)",
         "tcmalloc: large alloc",
         tier=WENT_ON, symptom="slow",
