@@ -17,7 +17,8 @@ LEAST_RUNS = 2
 
 _ABOUT_TIME = (
     "mode", "width", "height", "hires", "batch_size", "cfg_scale", "frames", "attention", "batch_cond_uncond",
-    "live_preview", "vae", "controlnets", "refiner", "detailer", "forge", "upscaler_tile",
+    "live_preview", "vae", "controlnets", "refiner", "detailer", "forge", "upscaler_tile", "hires_model",
+    "tiled_diffusion", "hr_fix", "guidance", "reference_images", "start_picture",
 )  # fmt: skip
 """Fields of a request on which its time hangs; with the model, the steps and how many LoRAs there are."""
 
@@ -108,7 +109,7 @@ def _whole(runs: Iterable[Run]) -> list[Run]:
 
 def _setting(request: Mapping[str, Any]) -> str:
     model = request.get("model") or {}
-    about = {name: request.get(name) for name in _ABOUT_TIME}
+    about = {name: request.get(name) or None for name in _ABOUT_TIME}  # older runs have not all of them
     about["model"] = [model.get(name) for name in ("family", "weights_dtype", "storage_dtype")]
     about["loras"] = len(request.get("loras") or ())
     return json.dumps(about, sort_keys=True)

@@ -4,7 +4,7 @@ import pytest
 
 from lib_vram.learning.durations import LEVERS, Durations, Known, costs
 from lib_vram.learning.record import kept_of
-from lib_vram.request import ForgeSettings, Hires, Lora, ModelSpec, VaeSpec
+from lib_vram.request import ForgeSettings, Hires, Lora, ModelSpec, TiledDiffusion, VaeSpec
 from tests.learning.makers import MACHINE, REQUEST, run
 
 
@@ -30,11 +30,18 @@ def test_more_batches_take_as_many_times_as_long():
     [
         {"width": 832}, {"batch_size": 2}, {"vae": VaeSpec(tiled=True)}, {"attention": "xformers"},
         {"hires": Hires(1.5)}, {"batch_cond_uncond": False}, {"model": ModelSpec("sd15")}, {"loras": (Lora(5),)},
-        {"model": ModelSpec("sdxl", weights_dtype="fp8")},
+        {"model": ModelSpec("sdxl", weights_dtype="fp8")}, {"guidance": ("pag",)},
+        {"tiled_diffusion": TiledDiffusion()},
     ],
 )  # fmt: skip
 def test_other_settings_say_nothing(change):
     assert of([timed(9.0)], **change) is None
+
+
+def test_runs_from_before_a_field_was_there_count_as_those_without_it():
+    older = timed(9.0)
+    fewer = {name: value for name, value in older.request.items() if name not in ("guidance", "tiled_diffusion")}
+    assert of([replace(older, request=fewer)]) == Known(9.0, 1)
 
 
 def test_other_steps_say_nothing_unless_any_will_do():
