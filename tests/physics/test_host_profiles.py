@@ -34,7 +34,7 @@ TRACED: tuple[tuple[Family, Part, CodeHost, int, int, int, int], ...] = (
     ("flux2_klein_4b", "vae_decode", "neo", 2, 768, 1280, 4283302400),
     ("flux2_klein_4b", "vae_encode", "neo", 2, 768, 1280, 2528673792),
     ("qwen_image", "vae_decode", "neo", 1, 1024, 1024, 1322586112),
-    ("wan21_14b", "vae_encode", "neo", 2, 768, 1280, 1899399168),
+    ("wan21_14b", "vae_encode", "neo", 2, 768, 1280, 1899565056),
 )
 """Family, part, host, batch, width, height and the peak in bytes, from ``tools/host_parts.py``'s modules."""
 
