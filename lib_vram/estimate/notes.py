@@ -18,7 +18,7 @@ from lib_vram.estimate.flags import (
 )
 from lib_vram.estimate.launched import a1111_flag_notes, flag_notes
 from lib_vram.estimate.named import detector_network, runs_a_network, upscaler_network
-from lib_vram.estimate.patched import FREEU_BYTES, KOHYA_SHARES
+from lib_vram.estimate.patched import FREEU_BYTES, hr_fix_share
 from lib_vram.estimate.references import TAKES_REFERENCES
 from lib_vram.estimate.residency import CONTEXT_HIGH_BYTES, CONTEXT_LOW_BYTES, Placed
 from lib_vram.estimate.result import Estimate, PhaseEstimate
@@ -142,11 +142,10 @@ def _patch_notes(request: Request) -> Iterator[Message]:
     if tiles is not None:
         yield say("estimate.unet_in_tiles", width=tiles.tile_width, height=tiles.tile_height, batch=tiles.batch)
     if fix is not None and not SHAPES[request.model.family].transformer:
-        shares = KOHYA_SHARES.get(request.model.family, ())
-        share = shares[min(fix.block, len(shares)) - 1] if shares else 1.0
-        if fix.factor < 1:
+        share = hr_fix_share(request)
+        if share > 1:
             yield say("estimate.hr_fix_enlarges")
-        elif fix.start > 0 or fix.end < 1 or share == 1:
+        elif share == 1:
             yield say("estimate.hr_fix_some_steps")
         else:
             yield say("estimate.hr_fix_all_steps", percent=round(100 * (1 - share)))

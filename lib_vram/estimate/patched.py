@@ -6,16 +6,19 @@ transforms what the UNet's levels hand on. Perturbed-Attention Guidance runs the
 after the step, when everything of the step is free: it needs no more.
 
 Kohya's HR fix shrinks the levels below a block. Where it is on in some of the steps, the others run whole; where it is
-on in all of them it saves what :data:`KOHYA_SHARES` says, and is not counted. A factor below 1 enlarges them.
+on in all of them the peak is what :data:`KOHYA_SHARES` leaves of it, that of a smaller picture. A factor below 1
+enlarges.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 
 from lib_vram.physics.component import Component
 from lib_vram.physics.families import SHAPES
+from lib_vram.physics.memory import FUSED
 from lib_vram.request import Family, Request, TiledDiffusion
 
 CELL = 8
@@ -35,9 +38,10 @@ Traced from Forge's own UNet of June 2025 with torch 2.13 and the scripts' own p
 FREEU_BYTES: Mapping[Family, float] = {"sdxl": 7.6}
 """What FreeU adds to the peak for each pixel of each row: 320.9 MiB of SDXL at 1024² and 1281.9 MiB at 2048², traced as
 above; SD 1.5's peak does not move. A GPU's own scratch for the transform is not in it."""
-KOHYA_SHARES: Mapping[Family, tuple[float, ...]] = {"sd15": (0.92, 1.0, 1.0), "sdxl": (0.59, 0.86, 0.90)}
-"""What is left of the UNet's peak, by the block from which it is shrunk to half, where every step is shrunk; traced as
-above at 2048² with bicubic resizing."""
+KOHYA_SHARES: Mapping[Family, tuple[float, ...]] = {"sd15": (0.93, 1.0, 1.0), "sdxl": (0.61, 0.88, 0.91)}
+"""What is left at the most of the UNet's peak, by the block from which it is shrunk to half or less in every step; from
+there on the last figure. Traced as above at 512², 1024² and 2048² with bicubic resizing."""
+HALVED = 2.0
 
 
 def in_tiles(request: Request, component: Component) -> Component:
@@ -89,12 +93,32 @@ def _along(side: int, tile: int, overlap: int) -> int:
     return -(-(side - overlap) // max(1, tile - overlap))
 
 
-def enlarged(request: Request, component: Component) -> Component:
-    """Return the UNet at the size to which Kohya's fix with a factor below 1 enlarges all but its first blocks."""
-    fix = request.hr_fix
-    if fix is None or fix.factor >= 1 or component.part != "denoise" or SHAPES[component.family].transformer:
+def hr_fix_share(request: Request) -> float:
+    """Return what Kohya's fix leaves of the UNet's peak, 1 where it lowers nothing.
+
+    Only with fused attention, whose peak grows with the area; with a factor below 1 it is more than 1.
+    """
+    fix, family = request.hr_fix, request.model.family
+    if fix is None or SHAPES[family].transformer:
+        return 1.0
+    if fix.factor < 1:
+        return 1 / fix.factor**2
+    everywhere = fix.start <= 0 and fix.end >= 1 and fix.factor >= HALVED
+    shares = KOHYA_SHARES.get(family, ()) if everywhere and request.attention in FUSED else ()
+    return shares[min(fix.block, len(shares)) - 1] if shares else 1.0
+
+
+def resized(request: Request, component: Component) -> Component:
+    """Return the UNet at the size whose peak it has under Kohya's fix.
+
+    With a factor below 1 that is the size to which all but its first blocks are enlarged: the most that it can need.
+    """
+    share = hr_fix_share(request)
+    if share == 1 or component.part != "denoise" or component.family != request.model.family:
         return component
-    return replace(component, width=int(component.width / fix.factor), height=int(component.height / fix.factor))
+    sides = (math.ceil(side * math.sqrt(share) / CELL) * CELL for side in (component.width, component.height))
+    width, height = sides
+    return replace(component, width=width, height=height)
 
 
 def guidance_bytes(request: Request, component: Component) -> int:

@@ -33,7 +33,7 @@ from lib_vram.estimate.flags import (
 )
 from lib_vram.estimate.forge import Decided, forge_decides, forge_least
 from lib_vram.estimate.neo import neo_decides, neo_least
-from lib_vram.estimate.patched import enlarged, in_tiles
+from lib_vram.estimate.patched import in_tiles, resized
 from lib_vram.estimate.references import with_references
 from lib_vram.estimate.reforge import reforge_decides, reforge_least
 from lib_vram.estimate.result import PhaseName
@@ -145,7 +145,7 @@ def as_computed(request: Request, component: Working) -> Working:
     """
     if isinstance(component, Addon):
         return component
-    component = in_tiles(request, enlarged(request, with_references(request, component)))
+    component = in_tiles(request, resized(request, with_references(request, component)))
     ours = component.tile is not None and not host_tiles(request)
     if lacks_fused_attention(request) and component.attention == "sdpa" and not ours:
         component = replace(component, attention="math")

@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lib_vram.estimate.estimator import could_fit, estimate
-from lib_vram.estimate.patched import enlarged, guidance_bytes, in_tiles
+from lib_vram.estimate.patched import guidance_bytes, in_tiles, resized
 from lib_vram.estimate.timeline import timeline
 from lib_vram.physics.component import Component
+from lib_vram.physics.memory import component_memory
 from lib_vram.request import HrFix
 from lib_vram.units import GIB, MIB
 from tests.estimate.stand_in import a_request, physics
@@ -113,9 +114,37 @@ def test_in_tiles_the_scores_are_those_of_the_tiles():
 
 
 def test_a_factor_below_one_enlarges_the_unet():
-    request = a_request(hr_fix={"factor": 0.5})
-    assert (enlarged(request, UNET).width, enlarged(request, UNET).height) == (2048, 2048)
-    assert enlarged(a_request(hr_fix={"factor": 2.0}), UNET) == UNET
+    request = a_request(model={"family": "sdxl"}, hr_fix={"factor": 0.5})
+    assert (resized(request, UNET).width, resized(request, UNET).height) == (2048, 2048)
+    assert resized(a_request(model={"family": "sdxl"}, hr_fix={"factor": 2.0}), UNET) == UNET
+
+
+PLAIN_MIB = {("sdxl", 1024): 305.9, ("sdxl", 2048): 1221.6, ("sd15", 1024): 500.5, ("sd15", 2048): 2001.2}
+
+
+@pytest.mark.parametrize(
+    ("family", "block", "side", "traced_mib"),
+    [("sdxl", 3, 1024, 275.9), ("sdxl", 3, 2048, 1101.6), ("sdxl", 9, 2048, 1101.6), ("sdxl", 2, 1024, 266.1),
+     ("sdxl", 2, 2048, 1046.9), ("sdxl", 1, 1024, 184.4), ("sdxl", 1, 2048, 725.1), ("sd15", 1, 1024, 460.5),
+     ("sd15", 1, 2048, 1841.2), ("sd15", 3, 2048, 2001.2)],
+)  # fmt: skip
+def test_a_fix_in_every_step_leaves_what_was_traced_and_a_little_more(family, block, side, traced_mib):
+    request = a_request(model={"family": family}, host="forge", hr_fix={"block": block, "end": 1.0})
+    unet = Component(family=family, part="denoise", width=side, height=side, batch=1, cfg=True)
+    floor_mib = component_memory(resized(request, unet)).floor_bytes / MIB
+    assert component_memory(unet).floor_bytes / MIB == pytest.approx(PLAIN_MIB[family, side], abs=0.1)
+    assert traced_mib - 0.1 <= floor_mib <= traced_mib * 1.045
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"attention": "math"}, {"hr_fix": {"end": 1.0, "factor": 1.5}}, {"hr_fix": {"end": 1.0, "start": 0.1}},
+     {"model": {"family": "flux1"}}, {"model": {"family": "sd21"}}],
+)  # fmt: skip
+def test_what_was_not_traced_lowers_nothing(changes):
+    request = a_request(**{"model": {"family": "sdxl"}, "hr_fix": {"end": 1.0}, **changes})
+    unet = Component(family=request.model.family, part="denoise", width=1024, height=1024)
+    assert resized(request, unet) == unet
 
 
 @pytest.mark.parametrize(
