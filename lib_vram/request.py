@@ -253,11 +253,15 @@ class IdleModel:
 
 @dataclass(frozen=True)
 class ForgeSettings:
-    """Forge's own memory settings. ``inference_memory_bytes`` is total memory less *GPU Weights*."""
+    """Forge's own memory settings. ``inference_memory_bytes`` is total memory less *GPU Weights*.
+
+    ``online_lora`` is *Diffusion in Low Bits* with "fp16 LoRA": LoRAs are put into a layer whenever it is used.
+    """
 
     inference_memory_bytes: int = 1024**3
     never_oom_vae: bool = False
     never_oom_unet: bool = False
+    online_lora: bool = False
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,8 @@ WHOLE: dict[str, Any] = {
     "hr_fix": {"block": 3, "factor": 2.0, "start": 0.0, "end": 0.35}, "guidance": ["sag", "freeu"],
     "text_encoders": [{"name": "clip_g", "dtype": "fp8", "device": "cpu", "checkpoint": None}],
     "reference_images": [{"width": 1024, "height": 768}], "idle_models": [{"kind": "checkpoint", "bytes": 1000}],
-    "forge": {"inference_memory_bytes": 1073741824, "never_oom_vae": False, "never_oom_unet": False},
+    "forge": {"inference_memory_bytes": 1073741824, "never_oom_vae": False, "never_oom_unet": False,
+              "online_lora": True},
 }  # fmt: skip
 
 

@@ -1,6 +1,6 @@
 """Regenerates the profiles of upscalers, face restorers, detectors, adapters: their public code on meta tensors.
 
-    python tools/trace_addons.py [KIND …]     writes lib_vram/physics/profiles/addon-*.json
+    python tools/trace_addons.py [--annotators DIR] [--forge DIR] [KIND …]     writes .../profiles/addon-*.json
 
 Needs torch, spandrel, spandrel_extra_arches, facexlib, diffusers and transformers; no weights, no GPU. The numbers of
 each model are those of its published files: 4x-UltraSharp and R-ESRGAN 4x+ (RRDBNet), realesr-general-x4v3,
@@ -11,10 +11,11 @@ DAT, HAT), or never does (detectors), has a profile in fp32 alone.
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,22 +23,30 @@ from typing import Any
 from unittest import mock
 
 import torch
+import torch.fx.experimental._config
 from torch import nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from lib_vram.host import tracing
-from lib_vram.host.tracing import DTYPES, GivenUp, LoadedPart, trace_part
+from lib_vram.host.tracing import DTYPES, GivenUp, LoadedPart, _tensors, _without_crumbs, trace_part
 from lib_vram.physics.addons import FIXED, UNITS
 from lib_vram.physics.cache import MEASURED
+from lib_vram.physics.fitting import DoesNotFit, check_events, fit
 from lib_vram.physics.profile import FOLDER, Profile
 from lib_vram.physics.program import Setting
-from tools import detectors
+from lib_vram.physics.raw import RawTrace
+from lib_vram.physics.trace import trace
+from tools import annotators, detectors
 
 SIZES = ((2, 192, 128), (4, 64, 256), (6, 128, 320), (3, 256, 192), (1, 128, 448))
 """Batch, rows and columns to trace at; the last one checks."""
 PATCHES = ((2, 36, 24), (4, 22, 48), (6, 14, 40), (3, 8, 60), (1, 4, 56))
 """The same for what counts in patches."""
+SINGLE = {
+    "uniformer": tuple(Setting(1, 32, columns) for columns in (32, 48, 64, 40, 56)),
+}
+"""Sizes of what always has one shorter side, in its unit."""
 STEPS = {"lineart_anime": 256}
 """What sides must be a multiple of, where it is more than the sizes' own."""
 
@@ -64,6 +73,8 @@ class Kind:
     """Whether it takes results of its middle layers, so that none can be left out of a trace."""
     ready: bool = False
     """Whether it is made in the mode in which it runs."""
+    single: bool = False
+    """Whether it is traced with one picture alone, and as it is made: its parts hold on to one another."""
 
 
 def _of_spandrel(place: str, name: str, package: str = "spandrel") -> Any:
@@ -179,7 +190,17 @@ KINDS = {
     "normal_bae": _detector(detectors.normal_bae),
     "leres": _detector(detectors.leres),
     "depth_anything": _detector(detectors.depth_anything, whole=True),
+    "mobile_sam": Kind(annotators.mobile_sam, annotators.mobile_sam_infer, dtypes=("fp32",), single=True),
 }
+
+
+def of_extension() -> dict[str, Kind]:
+    """Return the preprocessors whose code A1111's ControlNet extension brings."""
+    found = {}
+    for name, (make, call) in annotators.FROM_EXTENSION.items():
+        kind = Kind(make, channels=1 if name == "manga_line" else 3, dtypes=("fp32",), single=True)
+        found[name] = kind if call is None else replace(kind, call=call)
+    return found
 
 
 def part_of(name: str, kind: Kind) -> LoadedPart:
@@ -196,22 +217,59 @@ def part_of(name: str, kind: Kind) -> LoadedPart:
     return LoadedPart("denoise", module, run, **settings_of(name))
 
 
+def traced_single(name: str, kind: Kind, dtype: str) -> Profile:
+    """Return the profile of an add-on at work on one picture."""
+    with torch.device("meta" if name in annotators.MADE_ON_META else "cpu"):
+        module = kind.make()
+    nn.Module.to(module, device="meta", dtype=DTYPES[dtype]).eval()
+    resident, unit = _tensors(module), UNITS.get(name, 1)
+
+    def at(setting: Setting) -> RawTrace:
+        sides = unit * setting.rows, unit * setting.columns
+        run = functools.partial(torch.empty, 1, kind.channels, *sides, dtype=DTYPES[dtype], device="meta")
+        with mock.patch.object(torch.fx.experimental._config, "meta_nonzero_assume_all_nonzero", True):
+            with torch.no_grad():
+                kind.call(module, run())  # hooks keep what they saw until the next picture
+            return trace(lambda: kind.call(module, run()), resident=resident, leave_open=False)
+
+    sizes = SINGLE.get(name) or (*settings_of(name)["settings"], settings_of(name)["checked"])
+    *fitted, checked = [replace(setting, batch=1) for setting in sizes]
+    traces = _without_crumbs([(setting, at(setting)) for setting in (*fitted, checked)])
+    parameters = sum(item.numel() for item in module.parameters())
+    profile = fit(f"addon-{name}-{dtype}_one", parameters, fitted, [trace for _, trace in traces[:-1]])
+    check_events(profile, *traces[-1])
+    return profile
+
+
 def traced(name: str, kind: Kind, dtype: str) -> tuple[Profile, ...]:
     """Return the profiles of an add-on."""
+    if kind.single:
+        return (traced_single(name, kind, dtype),)
     with mock.patch.object(tracing, "WORTH_CUTTING", sys.maxsize if kind.whole else tracing.WORTH_CUTTING):
         return trace_part(f"addon-{name}-{dtype}", part_of(name, kind), dtype)
 
 
+def _kinds(asked: list[str]) -> tuple[dict[str, Kind], list[str]]:
+    """Return the kinds that can be traced with the code that is there, and which of them are asked for."""
+    kinds, names = dict(KINDS), list(asked)
+    if "--annotators" in names:
+        place = names.index("--annotators")
+        annotators.use(Path(names[place + 1]).resolve())
+        kinds |= of_extension()
+        del names[place : place + 2]
+    return kinds, names
+
+
 def main(asked: list[str]) -> int:
     """Write the profiles; 1 when one could not be made."""
-    failed = 0
-    for name, kind in KINDS.items():
+    failed, kinds, asked = 0, *_kinds(asked)
+    for name, kind in kinds.items():
         if asked and name not in asked:
             continue
         for dtype in kind.dtypes:
             try:
                 made = traced(name, kind, dtype)
-            except (GivenUp, ImportError) as fault:
+            except (GivenUp, DoesNotFit, ImportError) as fault:
                 print(f"{name} {dtype}: {fault}")
                 failed = 1
                 continue

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from lib_vram.estimate.controls import ADAPTED, WHOLE_NETS, control_bytes
-from lib_vram.estimate.flags import FORGE_LINE, compute_dtype, conf_of, has_flag, of_forge_line
+from lib_vram.estimate.flags import FORGE_LINE, compute_dtype, conf_of, has_flag, of_forge_line, unet_dtype
 from lib_vram.estimate.named import (
     KEEP_UPSCALERS,
     Network,
@@ -18,6 +18,7 @@ from lib_vram.estimate.named import (
 from lib_vram.estimate.result import PhaseName
 from lib_vram.estimate.work import Sizes, Work
 from lib_vram.physics.addons import Addon, AddonDtype, AddonKind, addon_weights_bytes, composed_bytes
+from lib_vram.physics.lora import merging_bytes, on_the_fly_bytes
 from lib_vram.request import ControlUnit, IdleKind, Request
 
 PROCESSOR_RES = 512
@@ -150,6 +151,19 @@ def _feature_numbers(request: Request, unit: ControlUnit, columns: int, lines: i
     kept = sum(count * -(-lines // halving) * -(-columns // halving) for count, halving in LLLITE_MODULES)
     area = -(-lines // LLLITE_HALVING) * -(-columns // LLLITE_HALVING)
     return LLLITE_CHANNELS * kept + (rows * LLLITE_WIDTH * area if of_forge_line(request) else 0)
+
+
+def adds_loras_on_the_fly(request: Request) -> bool:
+    """Return whether LoRAs are put into a layer whenever it is used: Forge does so only with quantised weights."""
+    if not request.loras or not request.forge.online_lora or request.host not in ("forge", "neo"):
+        return False
+    return request.host == "neo" or unet_dtype(request) not in ("fp32", "fp16", "bf16")
+
+
+def lora_bytes(request: Request, layer_parameters: int) -> int:
+    """Return what putting LoRAs into the largest layer takes while it happens, on the fly or once."""
+    scratch = on_the_fly_bytes if adds_loras_on_the_fly(request) else merging_bytes
+    return scratch(request.host, layer_parameters, _itemsize(request))
 
 
 def upscaler_works(request: Request, size: tuple[int, int], wanted: tuple[int, int], held: Sizes) -> Iterator[Work]:

@@ -105,10 +105,10 @@ def detector_network(model: str) -> Network | None:
     return next(network for pattern, network in _DETECTORS if re.search(pattern, lower))
 
 
-_LARGE_DEPTH = 344_820_000
+_ONEFORMER = 218_811_147
+"""Weights of OneFormer on Swin-L."""
+_ZOE = 344_816_746
 """Weights of ZoeDepth (M12, on BEiT-L)."""
-_MIDAS = 123_146_000
-"""Weights of MiDaS' DPT-hybrid."""
 _POSE = (Network("openpose_body"),)
 _CLIP_H, _CLIP_G = (Network("clip_vision_h", half=True),), (Network("clip_vision_g", half=True),)
 
@@ -123,15 +123,19 @@ _PREPROCESSORS: tuple[tuple[str, tuple[Network, ...]], ...] = (
     (r"pidi", (Network("pidinet"),)),
     (r"teed", (Network("teed"),)),
     (r"hed", (Network("hed"),)),
-    (r"lineart_anime_denoise|manga_line", (Network("lineart_anime", by_rule=True),)),
+    (r"lineart_anime_denoise|manga_line", (Network("manga_line"),)),
     (r"lineart_anime", (Network("lineart_anime"),)),
     (r"lineart", (Network("lineart"),)),
     (r"mlsd", (Network("mlsd"),)),
     (r"normal_?bae", (Network("normal_bae"),)),
     (r"leres", (Network("leres"),)),
     (r"depth_anything", (Network("depth_anything"),)),
-    (r"zoe", (Network("depth_anything", by_rule=True, parameters=_LARGE_DEPTH),)),
-    (r"midas|depth$", (Network("depth_anything", by_rule=True, parameters=_MIDAS),)),
+    (r"zoe", (Network("midas", by_rule=True, parameters=_ZOE),)),
+    (r"midas|depth$", (Network("midas"),)),
+    (r"dsine", (Network("normal_bae", by_rule=True),)),
+    (r"ufade|uniformer|^seg$|segmentation", (Network("uniformer"),)),
+    (r"seg_of|oneformer", (Network("uniformer", by_rule=True, parameters=_ONEFORMER),)),
+    (r"mobile_sam", (Network("mobile_sam"),)),
     (r"bigg", _CLIP_G),
     (r"clip_sdxl_plus_vith|clip_sd15|clip-?(vit-)?h\b|ip-adapter-auto|ip-adapter_face_id_plus|ipadapter", _CLIP_H),
     (r"clip_sdxl|revision", _CLIP_G),

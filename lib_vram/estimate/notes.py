@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from lib_vram.estimate.controls import is_known, is_loaded_by_hosts
-from lib_vram.estimate.extras import unknown_preprocessors
+from lib_vram.estimate.extras import adds_loras_on_the_fly, lora_bytes, unknown_preprocessors
 from lib_vram.estimate.flags import (
     TITLES,
-    compute_dtype,
     lacks_fused_attention,
     of_forge_line,
     offload_mode,
@@ -25,7 +24,7 @@ from lib_vram.estimate.result import Estimate, PhaseEstimate
 from lib_vram.estimate.timeline import computed_side, vae_tile
 from lib_vram.estimate.weights import quantised_layer
 from lib_vram.message import Message, say
-from lib_vram.physics.addons import Addon, lora_scratch_bytes
+from lib_vram.physics.addons import Addon
 from lib_vram.physics.alloc_conf import AllocatorConf
 from lib_vram.physics.families import SHAPES
 from lib_vram.physics.interval import HALVES, device_reasons
@@ -106,7 +105,9 @@ def _general_notes(request: Request, placed: tuple[Placed, ...]) -> Iterator[Mes
     yield from _patch_notes(request)
     yield from _allocator_notes(request)
     if request.loras:
-        yield say("estimate.loras_merged", scratch_bytes=_lora_scratch_bytes(request))
+        layer = quantised_layer(request.model.family, "fp16")
+        way = "on_the_fly" if adds_loras_on_the_fly(request) else "merged"
+        yield say(f"estimate.loras_{way}", scratch_bytes=lora_bytes(request, layer))
     yield say("estimate.interval", low_bytes=CONTEXT_LOW_BYTES, high_bytes=CONTEXT_HIGH_BYTES)
 
 
@@ -118,13 +119,6 @@ def _allocator_notes(request: Request) -> Iterator[Message]:
         yield say("estimate.expandable_ignored")
     elif conf.expandable and request.system.platform is None:
         yield say("estimate.expandable_not_on_windows")
-
-
-def _lora_scratch_bytes(request: Request) -> int:
-    """Return what putting a LoRA into the model's largest layer takes for a moment."""
-    itemsize = 4 if compute_dtype(request) == "fp32" else 2
-    layer = quantised_layer(request.model.family, "fp16")
-    return lora_scratch_bytes(layer, itemsize=itemsize, merges_in_fp32=of_forge_line(request))
 
 
 def _reference_notes(request: Request) -> Iterator[Message]:
@@ -170,7 +164,7 @@ def _addon_notes(request: Request) -> Iterator[Message]:
     detector = detector_network(request.detailer.model) if request.detailer else None
     if request.detailer and detector and detector.by_rule:
         yield say("estimate.detector_by_rule", detector=request.detailer.model)
-    if any(unit.kind not in ("controlnet", "t2i_adapter") and not unit.bytes for unit in request.controlnets):
-        yield say("estimate.control_of_typical_size")
     for family in sorted({unit.family for unit in request.controlnets if not is_loaded_by_hosts(unit)}):
         yield say("estimate.control_not_loaded", host=TITLES[request.host], family=family)
+    if any(unit.kind not in ("controlnet", "t2i_adapter") and not unit.bytes for unit in request.controlnets):
+        yield say("estimate.control_of_typical_size")

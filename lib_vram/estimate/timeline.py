@@ -14,8 +14,10 @@ from lib_vram.estimate.extras import (
     adapter_works,
     adapters_held_bytes,
     adapters_kept_bytes,
+    adds_loras_on_the_fly,
     detector_works,
     kept_upscaler_bytes,
+    lora_bytes,
     preprocessor_works,
     restorer_bytes,
     restorer_works,
@@ -312,6 +314,9 @@ def _sampling_held(request: Request, phase: PhaseName, component: Component) -> 
     adapters = adapters_held_bytes(request, component.width, component.height, _rows(component))
     if adapters:
         held = (*held, ("adapter", adapters))
+    if adds_loras_on_the_fly(request):
+        layer = quantised_layer(request.model.family, unet_dtype(request))
+        held = (*held, ("lora", lora_bytes(request, layer)))
     unpacked = _unpacked_bytes(request, component)
     if unpacked:
         held = (*held, ("unpacked_weights", unpacked))

@@ -36,6 +36,10 @@ class BackendLine(WebUI):
             options.pop(STORAGE, None)
         return options
 
+    def online_lora(self) -> bool:
+        """Whether *Diffusion in Low Bits* is one of those that add LoRAs to a layer whenever it is used."""
+        return "fp16 lora" in str(self.option(STORAGE, "")).lower()
+
     def can_store_fp8(self, weights_dtype: str) -> bool:
         """Whether this PyTorch has fp8 and the weights are not that small already."""
         return weights_dtype in levers_storage.WHOLE_TYPES and levers_storage.can_store_fp8()

@@ -95,6 +95,7 @@ class Forge(BackendLine):
                 "inference_memory_bytes": self._inference_memory_bytes(want),
                 "never_oom_vae": want.never_oom_vae or (want.tiled and _can_tile(want.width, want.height)),
                 "never_oom_unet": want.never_oom_unet,
+                "online_lora": self.online_lora(),
             },
         }
 

@@ -140,6 +140,7 @@ class Neo(BackendLine):
             "forge": {
                 "inference_memory_bytes": self._reserve_asked(want),
                 "never_oom_vae": want.tiled or self._always_tiled(),
+                "online_lora": self.online_lora(),
             },
         }
 

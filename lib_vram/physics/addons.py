@@ -23,28 +23,32 @@ AddonKind = Literal[
     "t2i_adapter_sd15", "t2i_adapter_sdxl", "clip_vision_l", "clip_vision_h", "clip_vision_g",
     "yolo_n", "yolo_s", "yolo_m", "yolo_x", "openpose_body", "openpose_hand", "openpose_face",
     "hed", "pidinet", "teed", "lineart", "lineart_anime", "mlsd", "normal_bae", "leres", "depth_anything",
+    "midas", "uniformer", "manga_line", "mobile_sam",
 ]  # fmt: skip
 AddonDtype = Literal["fp16", "fp32"]
 
 FIXED = {
     "gfpgan": 512, "codeformer": 512, "parsenet": 512, "clip_vision_l": 224, "clip_vision_h": 224,
     "clip_vision_g": 224, "yolo_n": 640, "yolo_s": 640, "yolo_m": 640, "yolo_x": 640, "openpose_hand": 736,
-    "openpose_face": 384, "mlsd": 512, "leres": 448,
+    "openpose_face": 384, "mlsd": 512, "leres": 448, "mobile_sam": 1024,
 }  # fmt: skip
 """Pixels: what is always computed at one size, whatever the picture's. OpenPose looks at hands at twice its 368."""
 
 HEIGHTS = {"openpose_body": 184}
 """Pixels of height to which a picture is shrunk first: half of OpenPose's 368."""
 
-LEAST_SIDES = {"retinaface": 640, "depth_anything": 518}
-"""Pixels of the shorter side to which a smaller picture is enlarged first (facexlib's helper, Depth Anything)."""
-SHRUNK = frozenset(("depth_anything",))
+LEAST_SIDES = {"retinaface": 640, "depth_anything": 518, "uniformer": 512}
+"""Pixels of the shorter side to which a smaller picture is enlarged first (facexlib, Depth Anything, mmseg)."""
+SHRUNK = frozenset(("depth_anything", "uniformer"))
 """For which a larger picture is shrunk to that as well."""
 
-UNITS = {"depth_anything": 14}
-"""Pixels that count as one row or column in the profile: a patch of the vision transformer."""
+UNITS = {"depth_anything": 14, "uniformer": 16}
+"""Pixels that count as one row or column in the profile: a patch of a transformer."""
 
-WINDOWS = {"swinir": 8, "dat": 32, "hat": 16, "scunet": 64, "lineart_anime": 256, "openpose_body": 8}
+WINDOWS = {
+    "swinir": 8, "dat": 32, "hat": 16, "scunet": 64, "lineart_anime": 256, "openpose_body": 8, "uniformer": 32,
+    "manga_line": 16,
+}  # fmt: skip
 """Pixels to a multiple of which a tile or picture is padded."""
 
 SCALE = 4
@@ -56,10 +60,6 @@ HIGH_MARGIN = {"fp16": 0.05, "fp32": 0.30}
 """Above the computed peak: these models were not compared with measurements, and fp32's workspace is known from one."""
 RULE_MARGIN, RULE_LOW = 1.0, 0.25
 """For a model that another one stands in for: the peak may be twice as high, or a quarter."""
-
-_LORA_COPIES = 3
-"""Of the layer at hand while a LoRA is put into it: what is added, that times its strength, and the layer's copy (in
-A1111 the sum). Read in Forge's ``merge_lora_to_weight`` and A1111's ``network_apply_weights`` and ``calc_updown``."""
 
 
 @dataclass(frozen=True)
@@ -137,16 +137,6 @@ def composed_bytes(addon: Addon) -> int:
         return 0
     scale = SCALE if addon.kind == "swinir" else 1
     return COLOURS * addon.width * addon.height * (1 + 2 * scale**2) * 4
-
-
-def lora_scratch_bytes(layer_parameters: int, *, itemsize: int = 2, merges_in_fp32: bool = False) -> int:
-    """Return what putting a LoRA into a layer of ``layer_parameters`` takes meanwhile.
-
-    A1111 does it once, when the LoRA is loaded, in the weights' own type; Forge once in fp32, or, for quantised
-    weights and *LoRA on the fly*, at every use of the layer in the type that is computed in. Backups of the weights
-    are kept in RAM by both.
-    """
-    return _LORA_COPIES * (4 if merges_in_fp32 else itemsize) * layer_parameters
 
 
 @lru_cache(maxsize=64)

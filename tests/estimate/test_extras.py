@@ -206,3 +206,28 @@ def test_a_larger_picture_is_never_ruled_in_by_what_its_faces_or_preprocessors_s
     for width in sides:
         answers = [possible(width, height) for height in sides]
         assert answers == sorted(answers, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("host", "weights", "online", "lora_bytes"),
+    [
+        ("forge", "q8_0", True, 3 * 2 * 66_060_288),
+        ("forge", "q8_0", False, 0),
+        ("forge", "bf16", True, 0),
+        ("neo", "q8_0", True, 2 * 1024 * 15360),
+        ("neo", "bf16", True, 2 * 1024 * 15360),
+    ],
+)
+def test_loras_on_the_fly_take_their_room_while_the_picture_is_made(host, weights, online, lora_bytes):
+    request = a_request(host=host, model={"family": "flux1", "weights_dtype": weights}, loras=[{"bytes": 1000}],
+                        forge={"online_lora": online})  # fmt: skip
+    held = {work.phase: dict(work.held).get("lora", 0) for work in timeline(request)}
+    assert held == {"text_encode": 0, "sampling": lora_bytes, "vae_decode": 0}
+    keys = [note.key for note in estimate(request).notes]
+    assert ("estimate.loras_on_the_fly" in keys) == (lora_bytes > 0)
+    assert ("estimate.loras_merged" in keys) == (lora_bytes == 0)
+
+
+def test_without_loras_nothing_is_put_in():
+    request = a_request(host="forge", model={"family": "flux1", "weights_dtype": "q8_0"}, forge={"online_lora": True})
+    assert all("lora" not in dict(work.held) for work in timeline(request))

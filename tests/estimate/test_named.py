@@ -71,7 +71,9 @@ def test_mediapipe_detects_on_the_cpu():
      ("softedge_pidinet", ["pidinet"]), ("scribble_pidinet", ["pidinet"]),
      ("softedge_teed", ["teed"]), ("lineart_realistic", ["lineart"]), ("lineart_coarse", ["lineart"]),
      ("lineart_anime", ["lineart_anime"]), ("mlsd", ["mlsd"]), ("normal_bae", ["normal_bae"]),
-     ("depth_leres++", ["leres"]), ("depth_anything_v2", ["depth_anything"]), ("depth_midas", ["depth_anything"]),
+     ("depth_leres++", ["leres"]), ("depth_anything_v2", ["depth_anything"]),
+     ("depth_midas", ["midas"]), ("normal_midas", ["midas"]), ("seg_ufade20k", ["uniformer"]),
+     ("lineart_anime_denoise", ["manga_line"]), ("mobile_sam", ["mobile_sam"]), ("normal_dsine", ["normal_bae"]),
      ("ip-adapter_clip_sd15", ["clip_vision_h"]), ("ip-adapter_clip_sdxl", ["clip_vision_g"]),
      ("ip-adapter_clip_sdxl_plus_vith", ["clip_vision_h"]), ("CLIP-ViT-H (IPAdapter)", ["clip_vision_h"]),
      ("CLIP-ViT-bigG (IPAdapter)", ["clip_vision_g"]), ("InsightFace+CLIP-H (IPAdapter)", ["clip_vision_h"]),
@@ -81,6 +83,6 @@ def test_a_preprocessors_name_tells_its_networks(name, kinds):
     assert [network.kind for network in preprocessor_networks(name)] == kinds
 
 
-@pytest.mark.parametrize("name", ["depth_midas", "depth_zoe", "seg_ofade20k", "something_new"])
+@pytest.mark.parametrize("name", ["depth_zoe", "seg_ofade20k", "normal_dsine", "something_new"])
 def test_a_preprocessor_without_figures_is_stood_in_for(name):
     assert all(network.by_rule for network in preprocessor_networks(name))

@@ -15,7 +15,6 @@ from lib_vram.physics.addons import (
     addon_trace,
     addon_weights_bytes,
     composed_bytes,
-    lora_scratch_bytes,
 )
 from lib_vram.physics.allocator import CachingAllocator
 
@@ -95,9 +94,19 @@ def test_a_stand_in_is_a_rule_with_a_wide_interval_and_its_own_weights():
     assert stand_in.high_bytes > own.high_bytes
 
 
-def test_a_lora_takes_three_copies_of_the_layer_at_hand():
-    assert lora_scratch_bytes(1000) == 6000
-    assert lora_scratch_bytes(1000, merges_in_fp32=True) == 12000
+TRACED = (
+    ("midas", 512, 512, 452_089_856),
+    ("midas", 768, 512, 678_057_984),
+    ("manga_line", 512, 512, 277_955_584),
+    ("manga_line", 768, 512, 416_891_904),
+    ("mobile_sam", 512, 512, 1_904_547_840),
+)
+"""Kind, width, height and the peak in bytes of the code in A1111's ControlNet extension; fp32."""
+
+
+@pytest.mark.parametrize(("kind", "width", "height", "peak_bytes"), TRACED)
+def test_a_preprocessor_peaks_where_the_extensions_own_does(kind, width, height, peak_bytes):
+    assert addon_memory(Addon(kind, width, height)).floor_bytes == pytest.approx(peak_bytes, rel=0.0005)
 
 
 @pytest.mark.parametrize("field", ["width", "height"])
