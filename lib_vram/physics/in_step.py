@@ -117,8 +117,8 @@ class Card:
         copy = [self.take(inputs, seen)] if copied else []
         result = self.take(outputs, made)
         elements = (inputs * seen[0] * seen[1], outputs * made[0] * made[1], inputs * outputs * kernel)
-        operands = (count * self.item_bytes for count in elements)
-        number = self._size(sum(converted(*operands, self.item_bytes)))
+        given, computed, weights = (count * self.item_bytes for count in elements)
+        number = self._size(sum(converted(given, computed, weights, self.item_bytes)))
         self.operations.append((AT_ONCE, number))
         self.loads += (number, ~number)
         self.give(*copy)
