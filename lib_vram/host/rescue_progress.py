@@ -50,6 +50,9 @@ class Jobs:
         """Show what the host itself would when the step has ended, ``well`` or with a failure."""
         if self.moved:
             self._show(self.number + (self.counted_on if well else 0), self.count)
+            state = _state()
+            if well and hasattr(state, "sampling_steps"):
+                state.sampling_step = state.sampling_steps  # a share that was skipped has fewer behind it
 
     def _show(self, number: int, count: int) -> None:
         state = _state()

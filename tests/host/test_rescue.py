@@ -310,6 +310,16 @@ def test_shares_of_a_batch_move_the_bar_on_by_their_part(host, monkeypatch):
     assert (host.state.job_no, host.state.job_count) == (2, 2)
 
 
+def test_a_batch_whose_last_share_was_skipped_is_done_like_any(host):
+    host.state.sampling_steps = 20
+    bar = []
+    decode = host.decode
+    host.decode = lambda latent: bar.append((host.state.job_no, host.state.sampling_step)) or decode(latent)
+    host.fails["sampling"] = [out_of_memory()]
+    host.run(batch_size=2)
+    assert bar == [(0, 20), (0, 20)]
+
+
 def test_shares_with_a_second_pass_do_not_run_beyond_the_end(host, monkeypatch):
     host.fails["sampling"] = [out_of_memory()]
     percents, _ = progress_seen(host, monkeypatch, batch_size=2, enable_hr=True)
