@@ -98,9 +98,14 @@ class OwnTiles(Trying):
 
     @property
     def tile(self) -> int | None:
-        """The side of the tiles in pixels; ``None`` for a decode as the host does it."""
+        """The side of the tiles in pixels; ``None`` for a step as the host does it.
+
+        What ran out may have been another part than ``half``, which our tiles may not be for.
+        """
         from_pixels = self.work.tiles_from
-        return self.work.tile if from_pixels is not None and self.pixels >= from_pixels else None
+        if from_pixels is None or self.pixels < from_pixels or not self.can_tile():
+            return None
+        return self.work.tile
 
     def next_rung(self, request: Request | None, lesson: Lesson) -> Rung:
         """Return the rung, with the tile that the next try takes."""

@@ -155,6 +155,14 @@ def test_a_decode_of_the_same_size_goes_into_tiles_as_well(host):
     assert "vae_decode" not in [step for step, _ in host.calls]
 
 
+def test_a_decoder_that_our_tiles_are_not_for_decodes_whole_after_an_encode_in_tiles(host, monkeypatch):
+    """As where another extension's tiles have the decoder alone, or a second checkpoint has another VAE."""
+    monkeypatch.setattr(sys.modules["lib_vram.host.tiled_decode"], "supports", lambda it: False)
+    host.fails["vae_encode"] = [out()]
+    host.run(Img2Img, side=SIDE // 8)
+    assert [step for step, _ in host.calls if step in ("vae_decode", "tiles 960")] == ["tiles 960", "vae_decode"]
+
+
 def test_another_error_passes_unchanged(host, rescued):
     host.fails["vae_encode"] = [ValueError("not memory")]
     with pytest.raises(ValueError, match="not memory"):
