@@ -37,7 +37,7 @@ def _loosely(thing: Any) -> Callable[[], Any]:
 class _Layer:
     """One of our values of a dict's item. Runs may end in another order than they began in."""
 
-    _lock = threading.Lock()
+    _lock = threading.RLock()  # a run that is collected ends on whatever thread is at work, also within one of these
     _all: ClassVar[dict[tuple[int, str], list[_Layer]]] = {}
     """By dict and key, the newest last."""
 

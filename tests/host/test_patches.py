@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import threading
 import weakref
 
 import pytest
@@ -215,3 +216,26 @@ def test_an_item_that_was_missing_is_missing_again_after_two_runs():
     assert settings == {"key": "ours"}
     second.undo()
     assert settings == {}
+
+
+class Collecting(dict):
+    """While it is read, as at any moment, the collector may end the run of an object that nobody holds."""
+
+    ends = None
+
+    def get(self, key, default=None):
+        end, self.ends = self.ends, None
+        if end is not None:
+            end()
+        return super().get(key, default)
+
+
+def test_a_run_that_is_collected_while_another_sets_an_item_ends_without_waiting_for_it():
+    collected, at_work, options = Patches(), Patches(), {}
+    collected.set_item(options, "key", True)
+    settings = Collecting()
+    settings.ends = collected.undo
+    setting = threading.Thread(target=at_work.set_item, args=(settings, "key", True), daemon=True)
+    setting.start()
+    setting.join(10)
+    assert not setting.is_alive() and (options, settings) == ({}, {"key": True})
