@@ -5,6 +5,7 @@ Forge, reForge and Neo bring them as *… Integrated*; A1111 has Tiled Diffusion
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -69,7 +70,7 @@ def _arguments(p: Any, title: str) -> tuple[Any, ...]:
 
 def _numbers(values: tuple[Any, ...], count: int) -> tuple[float, ...] | None:
     usable = [value for value in values if isinstance(value, (int, float)) and not isinstance(value, bool)]
-    return tuple(usable) if len(usable) == len(values) == count else None
+    return tuple(usable) if len(usable) == len(values) == count and all(map(math.isfinite, usable)) else None
 
 
 def _tiles(values: tuple[Any, ...], *, cell: int = 1, first_pass_only: bool = False) -> TiledDiffusion | None:

@@ -77,6 +77,7 @@ def test_the_size_is_the_one_to_which_tiled_diffusion_sets_the_run(changes, imag
          UnetPatches(tiles=TiledDiffusion(768, 512, 384, 4, first_pass_only=True))),
         ({"hr_fix": [3, 2, 0, 0.35]}, UnetPatches(hr_fix=HrFix())),
         ({"unet_tiles": [768, None, 64, 4], "hr_fix": "on", "guidance": "sag"}, UnetPatches()),
+        ({"unet_tiles": [float("nan"), 512, 64, 4], "hr_fix": [3, float("inf"), 0, 1]}, UnetPatches()),
     ],
 )  # fmt: skip
 def test_the_pages_scripts_are_read_alike(fields, expected):
