@@ -50,22 +50,6 @@ def midas_infer(model: Any, picture: torch.Tensor) -> object:
     return result
 
 
-def zoe() -> nn.Module:
-    """Depth by ZoeDepth over a BEiT-L."""
-    config = _annotator("zoe.zoedepth.utils.config", "get_config")("zoedepth", "infer")
-    make = _annotator("zoe.zoedepth.models.zoedepth.zoedepth_v1", "ZoeDepth")
-    model: Any = make.build_from_config(config).eval()
-    model.core.prep.normalization = torch.clone  # what torchvision's takes; it asks a tensor for its values
-    return model  # type: ignore[no-any-return]
-
-
-def zoe_infer(model: Any, picture: torch.Tensor) -> object:
-    """The picture and its mirror image, each with a margin, one after the other."""
-    result = model.infer(picture)
-    model.core.core.pretrained.activations.clear()
-    return result
-
-
 def uniformer() -> nn.Module:
     """Segmentation by UPerNet over a UniFormer."""
     make = _annotator("uniformer.inference", "init_segmentor")
@@ -102,11 +86,10 @@ def mobile_sam_infer(model: Any, picture: torch.Tensor) -> object:
     return model.postprocess_masks(masks, picture.shape[-2:], (512, 512)), scores
 
 
-MADE_ON_META = frozenset(("midas", "zoe"))
+MADE_ON_META = frozenset(("midas",))
 """Whose modules hold methods of their own parts, so that they cannot be moved."""
 FROM_EXTENSION: dict[str, tuple[Callable[[], nn.Module], Callable[[Any, torch.Tensor], object] | None]] = {
     "midas": (midas, midas_infer),
-    "zoe": (zoe, zoe_infer),
     "uniformer": (uniformer, uniformer_infer),
     "manga_line": (manga_line, None),
 }
