@@ -47,6 +47,14 @@ def test_the_reserve_is_what_gpu_weights_leaves(host):
     assert request.forge.inference_memory_bytes == 2 * GIB
 
 
+@pytest.mark.parametrize(
+    ("choice", "on_the_fly"), [("Automatic", False), ("Automatic (fp16 LoRA)", True), ("bnb-nf4 (fp16 LoRA)", True)]
+)
+def test_loras_are_added_on_the_fly_where_diffusion_in_low_bits_says_so(fake, host, choice, on_the_fly):
+    fake.opts.data["forge_unet_storage_dtype"] = choice
+    assert host.request_from_form("txt2img", {}).forge.online_lora is on_the_fly
+
+
 def test_a_runs_own_reserve_wins(fake, host):
     p = fake.make(override_settings={"forge_inference_memory": 3072})
     assert host.request_from_processing(p).forge.inference_memory_bytes == 3 * GIB
