@@ -170,9 +170,11 @@ def corrected_plan(
     request: Request, make_plan: Callable[[Request], Plan], estimate: Callable[[Request], Estimate], correct: Correct
 ) -> Plan:
     """Return what would make ``request`` fit on a machine whose runs ``correct`` what is computed."""
+    from lib_vram.plan import ram
+
     result = correct(estimate(request), request)
     if result.verdict in ("fits", "tight"):
-        return Plan(True, (), request, result)
+        return Plan(True, (), request, ram.noted(result, request))
     return _plan_for(request, result, make_plan, estimate, correct)
 
 
@@ -184,11 +186,13 @@ def _plan_for(
 
     Where this machine needs more than is computed, the plan is made for a card with that much less room.
     """
+    from lib_vram.plan import ram
+
     more_bytes = _more(result, estimate(request))
     for _ in range(MOST_PLANS):
         plan = make_plan(_on_less(request, more_bytes))
         changed = plan.request.replace(device=request.device)
-        plan = replace(plan, request=changed, estimate=correct(estimate(changed), changed))
+        plan = replace(plan, request=changed, estimate=ram.noted(correct(estimate(changed), changed), changed))
         if not plan.fits or plan.estimate.verdict != "wont_fit":
             return plan
         more_bytes += plan.estimate.missing_bytes

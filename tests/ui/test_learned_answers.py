@@ -136,6 +136,17 @@ def test_a_plan_over_http_and_from_the_command_line_is_that_of_the_page(guard, c
     assert cli(capsys, tmp_path, request, "plan")["steps"] == []
 
 
+@pytest.mark.parametrize("batch_size", [1, 8])
+def test_a_plan_says_that_the_ram_is_too_small_whatever_was_learned(guard, client, capsys, tmp_path, batch_size):
+    request = request_of(guard, batch_size=batch_size)
+    request = request.replace(system=replace(request.system, ram_total_bytes=6 * GIB))
+    took(guard, request, share=1.5 if batch_size == 8 else 0.1)
+    routed, shell = posted(client, "plan", request), cli(capsys, tmp_path, request, "plan", "--learned")
+    assert bool(routed["steps"]) == bool(shell["steps"]) == (batch_size == 8)
+    for plan in (routed, shell):
+        assert plan["fits"] and "RAM" in plan["estimate"]["notes"][0]
+
+
 def test_what_fits_because_it_takes_less_here_has_an_empty_plan(guard, client):
     request = request_of(guard, batch_size=8)
     tight = request.replace(
