@@ -198,3 +198,16 @@ def test_the_encoder_and_the_hosts_functions_are_as_they_were(host):
 def test_without_torch_there_is_no_generator_to_put_back(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     assert rescue_encode.Randomness.now() == rescue_encode.Randomness()
+
+
+def test_a_generator_that_cannot_be_read_or_put_back_keeps_no_picture_from_being_encoded(host, rescued, monkeypatch):
+    def refuses(*given):
+        raise RuntimeError("no generator")
+
+    torch = sys.modules["torch"]
+    host.fails["vae_encode"] = [out()]
+    monkeypatch.setattr(torch, "set_rng_state", refuses)
+    host.run(Img2Img)
+    monkeypatch.setattr(torch, "get_rng_state", refuses)
+    host.run(Img2Img)
+    assert rescued == [("vae_encode", "VAE tiled 960")] and encodes(host) == ["vae_encode", "tiles 960", "vae_encode"]
