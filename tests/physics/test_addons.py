@@ -104,6 +104,8 @@ TRACED = (
     ("manga_line", 512, 512, 277_955_584),
     ("manga_line", 768, 512, 416_891_904),
     ("mobile_sam", 512, 512, 1_904_547_840),
+    ("uniformer", 512, 512, 395_575_296),
+    ("uniformer", 768, 512, 574_488_576),
 )
 """Kind, width, height and the peak in bytes: T2I-Adapters of Forge's class in fp16, the others of the code in A1111's
 ControlNet extension in fp32."""
