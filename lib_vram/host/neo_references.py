@@ -25,6 +25,11 @@ USUAL_LIMIT = 1024
 EDIT_PIXELS, EDIT_STEP = 1024 * 1024, 32
 """What Qwen-Image-Edit's pictures are resized to where the option for it is on."""
 
+MARK, MARK_WITHIN = "base64,", 100
+"""What stands before a picture in a data URL, and within how many letters of its beginning."""
+HEAD_LETTERS = 64 * 1024
+"""Of base64: a hook must not take the time to decode whole pictures, some 20 ms for each that is large."""
+
 Size = tuple[int, int]
 
 
@@ -54,12 +59,19 @@ def _size_of(picture: Any) -> Size | None:
 
 
 def _size_in(text: str) -> Size | None:
+    """Return the size of a picture in the API's text, which may be long: as a rule its beginning says it."""
+    place = text.find(MARK, 0, MARK_WITHIN)
+    start = place + len(MARK) if place >= 0 else 0
+    return _size_of_encoded(text[start : start + HEAD_LETTERS]) or _size_of_encoded(text[start:])
+
+
+def _size_of_encoded(text: str) -> Size | None:
     from PIL import Image, UnidentifiedImageError
 
     try:
-        with Image.open(io.BytesIO(base64.b64decode(text.partition("base64,")[2] or text))) as picture:
+        with Image.open(io.BytesIO(base64.b64decode(text))) as picture:
             return picture.size
-    except (binascii.Error, ValueError, OSError, UnidentifiedImageError):
+    except (binascii.Error, ValueError, OSError, UnidentifiedImageError, Image.DecompressionBombError):
         return None
 
 

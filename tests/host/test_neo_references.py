@@ -49,6 +49,20 @@ def test_the_scripts_pictures_have_the_size_that_it_brings_them_to(given, most, 
     assert stitched(run_with(True, given, most)) == expected
 
 
+@pytest.mark.parametrize("before", ["", "data:image/jpeg;base64,"])
+def test_of_a_long_picture_only_the_beginning_is_decoded_as_far_as_it_says_the_size(monkeypatch, before):
+    decoded, decode = [], base64.b64decode
+    monkeypatch.setattr(base64, "b64decode", lambda text: decoded.append(len(text)) or decode(text))
+    noise = Image.effect_noise((640, 320), 90).convert("RGB")
+    plain, late = io.BytesIO(), io.BytesIO()
+    noise.save(plain, "PNG")
+    noise.save(late, "JPEG", icc_profile=bytes(200_000))  # the size comes behind it
+    texts = [before + base64.b64encode(file.getvalue()).decode() for file in (plain, late)]
+    assert stitched(run_with(True, texts)) == ((640, 320), (640, 320))
+    head = 64 * 1024
+    assert decoded == [head, head, len(texts[1]) - len(before)]
+
+
 def test_the_pages_pictures_are_brought_to_the_size_that_the_script_usually_has():
     want = from_form("txt2img", {"stitched": [[2048, 1024], [500, 500], ["a", 1], [3], [0, 9], 7]})
     assert on_page(want.references) == ((1024, 512), (512, 512))
