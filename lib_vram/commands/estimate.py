@@ -49,13 +49,11 @@ def refuse_unready(request: Request, result: Estimate) -> None:
     """Refuse ``request`` when nothing of it can be computed yet: no guess in disguise.
 
     Raises:
-        NotReady: names the family or the host that is not there yet.
+        NotReady: names the family that is not there yet.
     """
     if result.verdict != "unknown" or result.phases:
         return
     reason = "; ".join(render(note) for note in result.notes)
-    if any(note.key == "estimate.host_later" for note in result.notes):
-        raise NotReady("host", got=request.host, takes=f"one that is ready; {reason}")
     raise NotReady("model.family", got=request.model.family, takes=f"one that is ready; {reason}")
 
 

@@ -80,6 +80,17 @@ def encoders_of(request: Request, inspect: Inspect = inspect_file) -> Encoders |
     return Encoders(total, weights_bytes(layer, plain), (*notes, *_cpu_notes(request)))
 
 
+def encoder_sizes(request: Request, total_bytes: int) -> dict[str, int]:
+    """Return how ``total_bytes``, what the encoders on the card take, falls to each of them, in the order of calls."""
+    plain: WeightsDtype = "fp32" if compute_dtype(request) == "fp32" else "fp16"
+    counted: dict[str, int] = {}
+    for name in on_card(request):
+        wanted = _wanted(request, name)
+        counted[name] = _counted_bytes(name, wanted.dtype if wanted else None, plain, False)
+    whole = sum(counted.values())
+    return {name: total_bytes * size // whole for name, size in counted.items()}
+
+
 def on_card(request: Request) -> tuple[str, ...]:
     """Return the names of the text encoders that work on the card."""
     elsewhere = {encoder.name for encoder in request.text_encoders if encoder.device == "cpu"}

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from lib_vram.errors import NotReady
+from lib_vram.estimate.diffusers import understood
 from lib_vram.estimate.flags import of_forge_line, runs_on
 from lib_vram.estimate.hires_model import of_first_model
 from lib_vram.estimate.notes import later_notes, notes_on
@@ -35,8 +36,6 @@ from lib_vram.physics.component import Component, ComponentMemory
 from lib_vram.physics.interval import on_device
 from lib_vram.request import Request
 
-READY_HOSTS = ("a1111", "forge", "neo", "reforge", "classic")
-
 
 @dataclass(frozen=True)
 class Measured:
@@ -49,12 +48,13 @@ class Measured:
 def estimate(request: Request, physics: Physics = COMPUTED) -> Estimate:
     """Return whether ``request`` fits, which phase binds and by how much.
 
-    What VRAM Guard cannot compute yet (a family, a host, a part) is verdict ``"unknown"`` with a note that
+    What VRAM Guard cannot compute yet (a family, a part) is verdict ``"unknown"`` with a note that
     says so. The same request is answered from memory the second time.
 
     Raises:
-        BadInput: ``request.alloc_conf`` is not a setting that PyTorch takes.
+        BadInput: ``request.alloc_conf`` is not a setting that PyTorch takes, or diffusers has no such thing.
     """
+    request = understood(request)
     return _estimate(request, weights_of(request), physics)
 
 
@@ -66,6 +66,7 @@ def forget() -> None:
 
 def measure(request: Request, physics: Physics = COMPUTED) -> tuple[tuple[Measured, ...], tuple[Message, ...]]:
     """Return every piece of work of ``request`` with its memory, and notes on what cannot be computed yet."""
+    request = understood(request)
     return _measure(request, weights_of(request), physics)
 
 
@@ -77,6 +78,7 @@ def could_fit(request: Request, physics: Physics = COMPUTED) -> bool:
     ``"wont_fit"``; where it is true, :func:`estimate` decides. Add-ons are left out: many see the picture at a size of
     their own, for which a larger one can be smaller.
     """
+    request = understood(request)
     weights = weights_of(request)
     if weights is None:
         return False
@@ -119,6 +121,7 @@ def failing_phase(
     forgiving: bool = False,
 ) -> PhaseName | None:
     """Return the phase for which :func:`runs` says no, ``None`` when it says yes: of several, one."""
+    request = understood(request)
     weights = weights_of(request)
     if weights is None:
         return None
@@ -180,8 +183,6 @@ def _estimate(request: Request, weights: ModelWeights | None, physics: Physics) 
 def _measure(
     request: Request, weights: ModelWeights | None, physics: Physics
 ) -> tuple[tuple[Measured, ...], tuple[Message, ...]]:
-    if request.host not in READY_HOSTS:
-        return (), (say("estimate.host_later", host=request.host),)
     if weights is None or not runs_on(request.host, request.model.family):
         return (), (say("estimate.family_later", family=request.model.family),)
     measured: list[Measured] = []

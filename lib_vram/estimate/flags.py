@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Literal
 
 from lib_vram.physics.allocator import AllocatorConf
-from lib_vram.physics.families import SHAPES
+from lib_vram.physics.families import LOADED, SHAPES
 from lib_vram.physics.kernels import capability_of, has_fused_attention
 from lib_vram.request import Dtype, Family, HostName, Request, WeightsDtype
 
@@ -58,8 +58,16 @@ def host_tiles(request: Request) -> bool:
 OLD_HOSTS: Mapping[HostName, frozenset[Family]] = {
     "a1111": frozenset(("sd15", "sd21", "sdxl", "sdxl_refiner", "sd35_medium", "sd35_large")),
     "classic": frozenset(("sd15", "sd21", "sdxl", "sdxl_refiner")),
+    "diffusers": frozenset(SHAPES) - {LOADED},
 }
 """Hosts that run only some of the families."""
+
+
+ONE_BATCH: frozenset[Family] = frozenset(
+    ("sd15", "sd21", "sdxl", "sdxl_refiner", "sd35_medium", "sd35_large", "zimage")
+)
+"""Families whose pipelines in diffusers 0.36 compute prompt and negative prompt as one batch. Chroma's, Lumina 2's,
+Qwen-Image's and Wan's call the transformer twice; Flux.1 and Klein have the guidance in the model."""
 
 
 def runs_on(host: HostName, family: Family) -> bool:
@@ -88,7 +96,7 @@ def offload_mode(request: Request) -> OffloadMode:
 
 def compute_dtype(request: Request) -> Dtype:
     """Return the dtype of the UNet's and the text encoders' activations."""
-    if _any_flag(request, FULL_PRECISION) or has_flag(request, "--precision", "full"):
+    if _any_flag(request, FULL_PRECISION) or has_flag(request, "--precision", "full") or _is_loaded_in_fp32(request):
         return "fp32"
     return "bf16" if request.model.weights_dtype == "bf16" else "fp16"
 
@@ -108,11 +116,28 @@ def unet_dtype(request: Request) -> WeightsDtype:
 
 def vae_dtype(request: Request) -> Dtype:
     """Return the dtype in which the VAE runs."""
-    return "fp32" if _any_flag(request, FULL_PRECISION_VAE) else request.vae.dtype
+    full = _any_flag(request, FULL_PRECISION_VAE) or _is_loaded_in_fp32(request) or upcasts_vae(request)
+    return "fp32" if full else request.vae.dtype
+
+
+def upcasts_vae(request: Request) -> bool:
+    """Return whether diffusers makes the VAE fp32 for its turn: SDXL's asks for that (``force_upcast``) in fp16."""
+    asks = request.model.family in ("sdxl", "sdxl_refiner") and request.vae.dtype == "fp16"
+    return request.host == "diffusers" and asks and not has_flag(request, "--vae-fp16-fix")
+
+
+def _is_loaded_in_fp32(request: Request) -> bool:
+    """Whether a pipeline is of one type, as ``from_pretrained`` makes it: a script names it once (``torch_dtype``)."""
+    return request.host == "diffusers" and request.model.weights_dtype == "fp32"
 
 
 def uses_two_halves(request: Request) -> bool:
-    """Return whether an unconditional half is computed: A1111 computes it even at a CFG scale of 1."""
+    """Return whether prompt and negative prompt are computed, on diffusers as one batch.
+
+    A1111 computes both even at a CFG scale of 1.
+    """
+    if request.host == "diffusers":
+        return request.cfg_scale > 1 and request.model.family in ONE_BATCH
     return True if request.host == "a1111" else request.uses_cfg
 
 

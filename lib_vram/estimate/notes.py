@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from lib_vram.estimate.controls import is_known, is_loaded_by_hosts
+from lib_vram.estimate.diffusers import FP16_FIX, placement, stays_by_quantisation
 from lib_vram.estimate.extras import adds_loras_on_the_fly, lora_bytes, unknown_preprocessors
 from lib_vram.estimate.flags import (
     TITLES,
@@ -13,6 +14,7 @@ from lib_vram.estimate.flags import (
     offload_mode,
     set_conf,
     unet_dtype,
+    upcasts_vae,
     vae_dtype,
 )
 from lib_vram.estimate.launched import a1111_flag_notes, flag_notes
@@ -47,6 +49,8 @@ def notes_on(
     request: Request, placed: tuple[Placed, ...], phases: tuple[PhaseEstimate, ...], room_bytes: int
 ) -> tuple[Message, ...]:
     """Return the notes on an estimate of ``request``, the most useful first."""
+    if request.host == "diffusers":
+        return (*_diffusers_notes(request), *_general_notes(request, placed))
     host_notes = _forge_notes(request, placed, phases, room_bytes) if of_forge_line(request) else _a1111_notes(request)
     return (*host_notes, *_general_notes(request, placed))
 
@@ -74,6 +78,15 @@ def _forge_notes(
 def _is_halved(item: Placed) -> bool:
     component = item.component
     return not isinstance(component, Addon) and component.part == "denoise" and not component.cfg
+
+
+def _diffusers_notes(request: Request) -> Iterator[Message]:
+    if upcasts_vae(request):
+        yield say("estimate.diffusers_vae_upcast", flag=FP16_FIX)
+    if placement(request) == "model" and stays_by_quantisation(request):
+        yield say("estimate.diffusers_int8_stays")
+    if request.loras:
+        yield say("estimate.diffusers_loras")
 
 
 def _a1111_notes(request: Request) -> Iterator[Message]:
@@ -104,7 +117,7 @@ def _general_notes(request: Request, placed: tuple[Placed, ...]) -> Iterator[Mes
     yield from _reference_notes(request)
     yield from _patch_notes(request)
     yield from _allocator_notes(request)
-    if request.loras:
+    if request.loras and request.host != "diffusers":
         layer = quantised_layer(request.model.family, "fp16")
         way = "on_the_fly" if adds_loras_on_the_fly(request) else "merged"
         yield say(f"estimate.loras_{way}", scratch_bytes=lora_bytes(request, layer))
@@ -164,7 +177,8 @@ def _addon_notes(request: Request) -> Iterator[Message]:
     detector = detector_network(request.detailer.model) if request.detailer else None
     if request.detailer and detector and detector.by_rule:
         yield say("estimate.detector_by_rule", detector=request.detailer.model)
-    for family in sorted({unit.family for unit in request.controlnets if not is_loaded_by_hosts(unit)}):
+    others = {unit.family for unit in request.controlnets if not is_loaded_by_hosts(unit)}
+    for family in sorted(others) if request.host != "diffusers" else ():
         yield say("estimate.control_not_loaded", host=TITLES[request.host], family=family)
     if any(unit.kind not in ("controlnet", "t2i_adapter") and not unit.bytes for unit in request.controlnets):
         yield say("estimate.control_of_typical_size")

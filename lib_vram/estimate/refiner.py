@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from lib_vram.estimate.diffusers import beside_each_other, keeps_pipelines
 from lib_vram.estimate.flags import runs_on
 from lib_vram.estimate.hires_model import with_hires_model
-from lib_vram.estimate.residency import Placed, place
+from lib_vram.estimate.residency import Placed, place, with_part
 from lib_vram.estimate.timeline import timeline
 from lib_vram.estimate.weights import ModelWeights, weights_of
 from lib_vram.request import ModelSpec, Request
@@ -32,6 +33,10 @@ def all_placed(request: Request, weights: ModelWeights) -> tuple[Placed, ...]:
         for placed in place(refined, timeline(refined), other)
         if placed.work.worker == "unet"
     )
+    if keeps_pipelines(request):
+        refiner_bytes, base_bytes = beside_each_other(request, weights, refined, other)
+        works = tuple(with_part(placed, "refiner", refiner_bytes) for placed in works)
+        own = tuple(with_part(placed, "refiner", base_bytes) for placed in own)
     first = next((index for index, placed in enumerate(works) if placed.work.phase in STAYS), len(works))
     return (*works[:first], *own, *works[first:])
 

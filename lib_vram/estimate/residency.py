@@ -12,6 +12,7 @@ no flag                everything                               everything
 A ControlNet stays in every phase, unless its *Low VRAM* is ticked: then only during its own turn.
 Forge and its relatives decide by the memory that is free at that moment: see :mod:`lib_vram.estimate.forge`,
 :mod:`lib_vram.estimate.neo`, :mod:`lib_vram.estimate.reforge`, :mod:`lib_vram.estimate.classic`.
+diffusers does what its script says: see :mod:`lib_vram.estimate.diffusers`.
 On top of all that comes what the driver and the library's kernels hold: :data:`CONTEXT_BYTES`.
 """
 
@@ -23,6 +24,7 @@ from functools import cached_property
 
 from lib_vram.estimate.classic import classic_decides, classic_least
 from lib_vram.estimate.controls import WHOLE_NETS, control_bytes
+from lib_vram.estimate.diffusers import diffusers_decides
 from lib_vram.estimate.flags import (
     OffloadMode,
     compute_dtype,
@@ -96,12 +98,14 @@ Bound = Callable[[Request, tuple[Work, ...], ModelWeights, int], tuple[int, ...]
 
 DECIDES: dict[HostName, Rule] = {
     "forge": forge_decides, "neo": neo_decides, "reforge": reforge_decides, "classic": classic_decides,
+    "diffusers": diffusers_decides,
 }  # fmt: skip
-"""Hosts that move models by what is free; the others keep what :data:`A1111_KEEPS` says."""
+"""Hosts that move models by what is free, and diffusers, which does so by what its script says; A1111 keeps what
+:data:`A1111_KEEPS` says."""
 LEAST: dict[HostName, Bound] = {
     "forge": forge_least, "neo": neo_least, "reforge": reforge_least, "classic": classic_least,
 }  # fmt: skip
-"""For the same hosts, a lower bound of what they keep on the device."""
+"""For those that go by what is free, a lower bound of what they keep on the device."""
 
 
 @dataclass(frozen=True)
@@ -146,7 +150,7 @@ def as_computed(request: Request, component: Working) -> Working:
     if isinstance(component, Addon):
         return component
     component = in_tiles(request, resized(request, with_references(request, component)))
-    ours = component.tile is not None and not host_tiles(request)
+    ours = component.tile is not None and not host_tiles(request) and component.code == "ldm"
     if lacks_fused_attention(request) and component.attention == "sdpa" and not ours:
         component = replace(component, attention="math")
     if component.attention == "sdpa" and component.part in TOKEN_PARTS and keeps_no_log(request, component):

@@ -27,6 +27,7 @@ from lib_vram.estimate.extras import (
 from lib_vram.estimate.flags import (
     compute_dtype,
     conf_of,
+    has_flag,
     host_tiles,
     offload_mode,
     unet_dtype,
@@ -41,19 +42,21 @@ from lib_vram.estimate.weights import quantised_layer
 from lib_vram.estimate.work import Sizes, Work, Working
 from lib_vram.physics.addons import Addon
 from lib_vram.physics.attention import SELF_SLICING
-from lib_vram.physics.component import CodeHost, Component
+from lib_vram.physics.component import Code, CodeHost, Component
 from lib_vram.physics.controlnets import result_numbers
 from lib_vram.physics.families import LOADED, SHAPES
 from lib_vram.physics.in_step import SHAPES as IN_STEP
 from lib_vram.physics.memory import is_ready
 from lib_vram.physics.quantised import scratch_bytes
-from lib_vram.request import HostName, Request
+from lib_vram.request import Family, HostName, Request
 
 LATENT_FACTOR = 8
 """Pixels of the picture per row of the latent (``opt_f`` in both hosts)."""
 SIZE_STEPS: dict[HostName, int] = {"neo": 64}
 """Hosts that round every size to the nearest multiple of this before they compute (``process_images_inner`` of the
 bundle of Neo 2.26; its own sliders and ``sRound`` for the second pass have the same step)."""
+PATCH_PIXELS = 16
+"""Pixels of the picture per patch of a transformer, of which diffusers' pipelines compute whole ones."""
 SAMPLER_LATENTS = 12
 """Latents that a sampler keeps, in fp32: the input, the noise, the step's input and output for both halves, both
 combined results, the last two results of a multi-step sampler, the preview and one to spare. Counted in k-diffusion's
@@ -75,6 +78,10 @@ TAESD_BYTES_PER_PIXEL = 64 * 2 * 3
 
 DEFAULT_TILE = 768
 """Side of a tile in pixels where the request names none (A1111 and reForge: our own tiles)."""
+DIFFUSERS_TILE = 1024
+DIFFUSERS_TILES: dict[Family, int] = {"sd15": 512, "sd21": 768}
+DIFFUSERS_VAE_TILES = {"wan": 256}
+"""diffusers' tiles are of the size that the VAE was trained at (``sample_size`` of its configuration)."""
 FORGE_TILE = 512
 """Forge decodes tiles of 64×64 latents and the same area as 32×128 and 128×32 (backend/patcher/vae.py)."""
 
@@ -115,6 +122,12 @@ def _kept_upscaler_bytes(request: Request) -> int:
     return kept_upscaler_bytes(request, size, wanted)
 
 
+def size_multiple(request: Request) -> int:
+    """Return what the host makes both sides a multiple of."""
+    pairs = request.host == "diffusers" and SHAPES[request.model.family].transformer
+    return SIZE_STEPS.get(request.host, PATCH_PIXELS if pairs else LATENT_FACTOR)
+
+
 def latent_floor(pixels: int) -> int:
     """Return the size that is really computed: the hosts cut a side down to whole rows of the latent."""
     return max(LATENT_FACTOR, pixels // LATENT_FACTOR * LATENT_FACTOR)
@@ -122,8 +135,10 @@ def latent_floor(pixels: int) -> int:
 
 def computed_side(request: Request, pixels: int) -> int:
     """Return the side that ``request.host`` makes of one of ``pixels``: cut to whole rows, or rounded to its step."""
-    step = SIZE_STEPS.get(request.host)
-    return latent_floor(pixels) if step is None else max(step, (pixels + step // 2) // step * step)
+    step = size_multiple(request)
+    if request.host in SIZE_STEPS:
+        return max(step, (pixels + step // 2) // step * step)
+    return max(step, pixels // step * step)
 
 
 def upscaled_size(request: Request) -> tuple[int, int] | None:
@@ -148,10 +163,13 @@ def uses_latent_upscaler(request: Request) -> bool:
 def _timeline(request: Request) -> Iterator[Work]:
     width, height = computed_side(request, request.width), computed_side(request, request.height)
     yield from preprocessor_works(request, width, height)
+    if request.host == "diffusers":  # its pipelines read the prompts first
+        yield from _text(request)
     yield from _first_encodes(request, width, height)
     for wide, high in reference_sizes(request):
         yield _encode(request, "vae_encode", wide, high)
-    yield from _text(request)
+    if request.host != "diffusers":
+        yield from _text(request)
     if request.mode == "txt2img" and _is_for_inpainting(request):
         yield _encode(request, "vae_encode", width, height)  # of a grey picture (``txt2img_image_conditioning``)
     yield from _sampling(request, "sampling", width, height)
@@ -187,7 +205,8 @@ def _text(request: Request) -> Iterator[Work]:
         return
     component = Component(
         family=family, part="text_encode", width=512, height=512, dtype=compute_dtype(request),
-        attention=request.attention, cfg=False, alloc_conf=conf_of(request),
+        attention="sdpa" if request.host == "diffusers" else request.attention, cfg=False,
+        alloc_conf=conf_of(request), code=code_of(request),
     )  # fmt: skip
     if loaded and not (request.model.text_encoders_bytes and is_ready(component)):
         return  # what is not known of a model without a name is said in a note
@@ -219,7 +238,7 @@ def _sampling(request: Request, phase: PhaseName, width: int, height: int) -> It
         batch=request.batch_size * (EDIT_THIRDS if thirds and request.batch_cond_uncond else 1),
         frames=_frames(request), dtype=compute_dtype(request), attention=request.attention,
         cfg=cfg and not thirds, weights_dtype=unet_dtype(request),
-        alloc_conf=conf_of(request), host=code_host(request),
+        alloc_conf=conf_of(request), host=code_host(request), code=code_of(request),
     )  # fmt: skip
     yield from sampling_works(request, phase, component)
 
@@ -292,7 +311,7 @@ def _control_component(request: Request, unet: Component, unit: int) -> Componen
     return Component(
         family=request.controlnets[unit].family, part="controlnet", width=unet.width, height=unet.height,
         batch=unet.batch, frames=unet.frames, dtype=unet.dtype, attention=unet.attention, cfg=unet.cfg,
-        alloc_conf=unet.alloc_conf, host=unet.host, variant=net_variant(request.controlnets[unit]),
+        alloc_conf=unet.alloc_conf, host=unet.host, code=unet.code, variant=net_variant(request.controlnets[unit]),
     )  # fmt: skip
 
 
@@ -345,9 +364,15 @@ def _preview_decode(request: Request, component: Component) -> Component | None:
 
 
 def _decode(request: Request, phase: PhaseName, width: int, height: int) -> Work:
-    """A1111 decodes one picture after the other; Forge as many at a time as its own formula lets it."""
-    batch = 1 if request.host == "a1111" else request.batch_size
-    held = (("latents", request.batch_size * latent_bytes(request, width, height)),)
+    """A1111 decodes one picture after the other; Forge as many at a time as its own formula lets it.
+
+    diffusers decodes all at once, or in slices of one, whose pictures it keeps until all are there.
+    """
+    sliced = has_flag(request, "--enable-vae-slicing")
+    batch = 1 if request.host == "a1111" or sliced else request.batch_size
+    held: Sizes = (("latents", request.batch_size * latent_bytes(request, width, height)),)
+    if sliced and request.batch_size > 1:
+        held = (*held, ("images", _picture_bytes(request, width, height, request.batch_size - 1)))
     return Work(phase, "vae", _vae_component(request, "vae_decode", width, height, batch), held)
 
 
@@ -371,8 +396,11 @@ def _vae_component(
         batch=1 if _frames(request) > 1 else batch, frames=_frames(request),
         dtype=vae_dtype(request),
         attention=request.attention, cfg=False, alloc_conf=conf_of(request), host=code_host(request),
+        code=code_of(request),
     )  # fmt: skip
     tile = vae_tile(request)
+    if request.host == "diffusers":  # slices of attention are the denoiser's alone, and a batch is tiled as one
+        return replace(whole, tile=tile, attention="sdpa" if request.attention == "split" else request.attention)
     if tile is None:
         return whole
     if tile >= max(width, height):
@@ -388,7 +416,16 @@ def vae_tile(request: Request) -> int | None:
     """Return the side of the VAE's tiles in pixels, for decode and encode; ``None`` when it works on whole pictures."""
     if host_tiles(request):
         return forge_tile(request)
-    return request.vae.tile_size or DEFAULT_TILE if request.vae.tiled else None
+    return request.vae.tile_size or own_tile(request) if request.vae.tiled else None
+
+
+def own_tile(request: Request) -> int:
+    """Return the side of a tile in pixels where the request names none."""
+    if request.host != "diffusers":
+        return DEFAULT_TILE
+    return DIFFUSERS_TILES.get(request.model.family) or DIFFUSERS_VAE_TILES.get(
+        SHAPES[request.model.family].vae, DIFFUSERS_TILE
+    )
 
 
 def forge_tile(request: Request) -> int | None:
@@ -399,6 +436,11 @@ def forge_tile(request: Request) -> int | None:
 def code_host(request: Request) -> CodeHost:
     """Return whose form of the model code runs."""
     return request.host if request.host in ("a1111", "neo") else "forge"
+
+
+def code_of(request: Request) -> Code:
+    """Return whose classes run: diffusers' own, or those of the ``ldm`` line."""
+    return "diffusers" if request.host == "diffusers" else "ldm"
 
 
 def _detailer(request: Request, width: int, height: int) -> Iterator[Work]:

@@ -6,11 +6,13 @@ id                       costs     what it does
 ``free_idle_models``     nothing   models that this run does not use leave the card
 ``live_preview``         nothing   previews by approximation while it runs
 ``attention``            nothing   another way of computing attention; ``sub_quad`` costs time
+``vae_sliced``           time      diffusers: a batch is decoded one picture after the other
 ``batch_to_count``       time      fewer pictures at once, more batches: the same pictures with the same seeds
 ``cond_uncond_apart``    time      the two halves of a step one after the other
 ``vae_tiled``            time      the VAE decodes in overlapping tiles
 ``upscaler_tile``        time      the upscaler of the second pass works in smaller tiles
 ``controlnet_low_vram``  time      a ControlNet is on the card only for its own turn in each step
+``offload``              time      diffusers: one component on the card at a time, or one layer
 ``reserve``              time      more memory stays free for computing, so more weights are swapped
 ``fp8_storage``          detail    weights stored in 8 bits and computed from in 16
 ``hires_scale``          detail    a smaller second pass
@@ -28,7 +30,7 @@ from dataclasses import replace
 from typing import Any
 
 from lib_vram.estimate.flags import host_tiles
-from lib_vram.estimate.timeline import DEFAULT_TILE, SIZE_STEPS
+from lib_vram.estimate.timeline import own_tile, size_multiple
 from lib_vram.message import Message, say
 from lib_vram.physics.attention import SELF_SLICING
 from lib_vram.plan import host_rungs
@@ -90,7 +92,7 @@ def _smaller(request: Request) -> tuple[Candidate, ...]:
 
 def _sizes_for_host(request: Request, width: int, height: int) -> tuple[tuple[int, int], ...]:
     """Return smaller sizes that the host does not round to others; all of them where it would round each."""
-    step = SIZE_STEPS.get(request.host, MULTIPLE)
+    step = size_multiple(request)
     on_grid = sizes_on_grid(width, height, step) if step > MULTIPLE else ()
     return on_grid or smaller_sizes(width, height)
 
@@ -120,6 +122,9 @@ def _tiles(request: Request) -> tuple[Candidate, ...]:
     if host_tiles(request):
         too_small = min(request.width, request.height) < FORGE_TILED_FROM
         return () if too_small or request.forge.never_oom_vae or request.vae.tiled else (True,)
+    if request.host == "diffusers":  # its call names no size
+        own, size = own_tile(request), request.hires_size() or (request.width, request.height)
+        return () if request.vae.tiled or max(size) <= own else (own,)
     now = _tile(request) if request.vae.tiled else TILE_CANDIDATES[0] + 1
     return tuple(tile for tile in TILE_CANDIDATES if tile < now)
 
@@ -143,12 +148,14 @@ def _tile_value(request: Request) -> bool | int:
 
 
 def _tile(request: Request) -> int:
-    return request.vae.tile_size or DEFAULT_TILE
+    return request.vae.tile_size or own_tile(request)
 
 
 def _tile_text(before: Request, after: Request) -> Message:
     if host_tiles(after):
         return say(TILED_TEXTS.get(after.host, "plan.vae_tiled_by_host"))
+    if after.host == "diffusers":
+        return say("plan.vae_tiled_diffusers", tile=_tile(after))
     if before.vae.tiled:
         return say("plan.vae_smaller_tiles", before=_tile(before), tile=_tile(after))
     return say("plan.vae_tiled", tile=_tile(after))
@@ -274,11 +281,13 @@ LADDER: tuple[Adjustment, ...] = (
     host_rungs.FREE_IDLE_MODELS,
     host_rungs.LIVE_PREVIEW,
     host_rungs.ATTENTION,
+    host_rungs.VAE_SLICED,
     BATCH_TO_COUNT,
     host_rungs.COND_UNCOND_APART,
     VAE_TILED,
     host_rungs.UPSCALER_TILE,
     host_rungs.CONTROLNET_LOW_VRAM,
+    host_rungs.OFFLOAD,
     host_rungs.RESERVE,
     host_rungs.FP8_STORAGE,
     HIRES_SCALE,

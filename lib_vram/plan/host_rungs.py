@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lib_vram.estimate.flags import uses_two_halves
+from lib_vram.estimate.diffusers import PLACEMENTS, VAE_SLICING, Placement, placement, with_placement
+from lib_vram.estimate.flags import has_flag, uses_two_halves
 from lib_vram.estimate.named import upscaler_tile
 from lib_vram.estimate.timeline import CPU_UPSCALERS, uses_latent_upscaler
 from lib_vram.message import Message, say
@@ -68,6 +69,8 @@ LIVE_PREVIEW = Adjustment(
 
 def _attentions(request: Request) -> tuple[Attention, ...]:
     cheaper = CHEAPER_ATTENTION.get(request.attention, ())
+    if request.host == "diffusers":
+        cheaper = cheaper[:1]  # it has no sub-quadratic attention
     if XFORMERS not in request.more_attention or request.attention == XFORMERS:
         return cheaper
     return (*cheaper[:1], XFORMERS, *cheaper[1:])  # of those that cost nothing, the one that comes with PyTorch first
@@ -86,6 +89,40 @@ ATTENTION = Adjustment(
     value=lambda request: request.attention,
     text=lambda _before, after: say(f"plan.attention_{after.attention}"),
     either=True,
+)
+
+
+def _can_be_sliced(request: Request) -> tuple[bool, ...]:
+    whole = request.host == "diffusers" and request.batch_size > 1 and not has_flag(request, VAE_SLICING)
+    return (True,) if whole else ()
+
+
+VAE_SLICED = Adjustment(
+    id="vae_sliced",
+    field=named("host_args"),
+    costs=always("time"),
+    candidates=_can_be_sliced,
+    apply=lambda request, _sliced: request.replace(host_args=(*request.host_args, VAE_SLICING)),
+    value=lambda request: has_flag(request, VAE_SLICING),
+    text=lambda _before, _after: say("plan.vae_sliced"),
+)
+
+
+def _leaner_placements(request: Request) -> tuple[Placement, ...]:
+    if request.host != "diffusers":
+        return ()
+    ways = tuple(PLACEMENTS.values())
+    return ways[ways.index(placement(request)) + 1 :]
+
+
+OFFLOAD = Adjustment(
+    id="offload",
+    field=named("host_args"),
+    costs=always("time"),
+    candidates=_leaner_placements,
+    apply=with_placement,
+    value=placement,
+    text=lambda _before, after: say(f"plan.offload_{placement(after)}"),
 )
 
 

@@ -1,7 +1,8 @@
 """Which host can do what for less memory, and by which means: what the plan may offer there.
 
 A plan offers a change only where the host that a request names can make it for one run and take it back. The
-means are the names by which that host is told; they are for people who read the code of both sides.
+means are the names by which that host is told; they are for people who read the code of both sides. diffusers has no
+host to tell: there they are the calls that a person writes into the script.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from lib_vram.request import HostName
 
 LeverName = Literal[
     "free_idle_models", "live_preview", "attention", "reserve", "batch_to_count", "cond_uncond_apart", "vae_tiled",
-    "controlnet_low_vram", "upscaler_tile", "fp8_storage", "hires_scale", "smaller_size",
+    "controlnet_low_vram", "upscaler_tile", "fp8_storage", "hires_scale", "smaller_size", "vae_sliced", "offload",
 ]  # fmt: skip
 """One name for a rung of the ladder and for what makes it happen in the host."""
 
@@ -34,6 +35,7 @@ LEVERS: Mapping[LeverName, Mapping[HostName, Means]] = {
         "neo": Means(True, "memory_management.free_memory"),
         "reforge": Means(True, "model_management.free_memory"),
         "classic": Means(True, "model_management.free_memory"),
+        "diffusers": Means(True, "del, torch.cuda.empty_cache"),
     },
     "live_preview": {
         "a1111": Means(True, "opts.show_progress_type, opts.live_previews_enable"),
@@ -44,6 +46,7 @@ LEVERS: Mapping[LeverName, Mapping[HostName, Means]] = {
     },
     "attention": {
         "a1111": Means(True, "sd_hijack.apply_optimizations, opts.cross_attention_optimization"),
+        "diffusers": Means(True, "unet.set_attn_processor"),
     },
     "reserve": {
         "forge": Means(True, "override_settings['forge_inference_memory']"),
@@ -57,6 +60,7 @@ LEVERS: Mapping[LeverName, Mapping[HostName, Means]] = {
         "neo": Means(True, "p.batch_size, p.n_iter"),
         "reforge": Means(True, "p.batch_size, p.n_iter"),
         "classic": Means(True, "p.batch_size, p.n_iter"),
+        "diffusers": Means(True, "num_images_per_prompt, and as many calls more"),
     },
     "cond_uncond_apart": {
         "a1111": Means(True, "opts.batch_cond_uncond"),
@@ -71,6 +75,7 @@ LEVERS: Mapping[LeverName, Mapping[HostName, Means]] = {
         "neo": Means(True, "memory_management.VAE_ALWAYS_TILED"),
         "reforge": Means(True, "decoder.forward in our tiles"),
         "classic": Means(True, "Never OOM Integrated"),
+        "diffusers": Means(True, "vae.enable_tiling"),
     },
     "controlnet_low_vram": {
         "a1111": Means(True, "ControlNetUnit.low_vram"),
@@ -88,6 +93,7 @@ LEVERS: Mapping[LeverName, Mapping[HostName, Means]] = {
         "neo": Means(True, "opts.forge_unet_storage_dtype, main_entry.refresh_model_loading_parameters"),
         "reforge": Means(False, "opts.fp8_storage is read by nobody; a flag at the start does it"),
         "classic": Means(False, "opts.fp8_storage, which wants a restart"),
+        "diffusers": Means(True, "enable_layerwise_casting of the denoiser"),
     },
     "hires_scale": {
         "a1111": Means(True, "p.hr_scale, p.hr_resize_x, p.hr_resize_y"),
@@ -95,6 +101,7 @@ LEVERS: Mapping[LeverName, Mapping[HostName, Means]] = {
         "neo": Means(True, "p.hr_scale, p.hr_resize_x, p.hr_resize_y"),
         "reforge": Means(True, "p.hr_scale, p.hr_resize_x, p.hr_resize_y"),
         "classic": Means(True, "p.hr_scale, p.hr_resize_x, p.hr_resize_y"),
+        "diffusers": Means(True, "height, width of the second pipeline"),
     },
     "smaller_size": {
         "a1111": Means(True, "p.width, p.height"),
@@ -102,6 +109,13 @@ LEVERS: Mapping[LeverName, Mapping[HostName, Means]] = {
         "neo": Means(True, "p.width, p.height"),
         "reforge": Means(True, "p.width, p.height"),
         "classic": Means(True, "p.width, p.height"),
+        "diffusers": Means(True, "height, width"),
+    },
+    "vae_sliced": {
+        "diffusers": Means(True, "vae.enable_slicing"),
+    },
+    "offload": {
+        "diffusers": Means(True, "enable_model_cpu_offload, enable_sequential_cpu_offload"),
     },
 }
 """A lever without a host cannot be had there at all; one that is not there yet is not offered."""

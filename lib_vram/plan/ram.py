@@ -8,6 +8,8 @@ A1111            all weights, in the type that they are computed in     nothing;
 Forge, Neo,      all weights                                            the text encoders, the VAE and the
 reForge,                                                                part of the model that is swapped
 Classic
+diffusers        all weights                                            what is not on the card: nothing, all
+                                                                        but one component, or all
 ===============  =====================================================  ======================================
 
 A ``.safetensors`` file is mapped: its pages are given back when others need them and are not counted. A ``.ckpt``
@@ -19,6 +21,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from lib_vram.estimate.diffusers import ram_bytes as diffusers_ram_bytes
+from lib_vram.estimate.diffusers import understood
 from lib_vram.estimate.estimator import estimate
 from lib_vram.estimate.flags import has_flag, of_forge_line, offload_mode
 from lib_vram.estimate.physics import COMPUTED, Physics
@@ -111,6 +115,8 @@ def _kept_bytes(request: Request, weights: ModelWeights, physics: Physics) -> in
     if of_forge_line(request):
         swapped = max(0, weights.unet_bytes - _on_card_bytes(request, physics))
         return swapped + weights.text_encoders_bytes + weights.vae_bytes
+    if request.host == "diffusers":
+        return max(diffusers_ram_bytes(understood(request), weights))
     mode = offload_mode(request)
     if mode == "normal":
         return 0

@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 
+from lib_vram.estimate.diffusers import understood
 from lib_vram.estimate.estimator import could_fit, estimate, failing_phase, measure
 from lib_vram.estimate.flags import of_forge_line
 from lib_vram.estimate.physics import COMPUTED, Physics
@@ -49,7 +50,7 @@ FEW = 8
 PATIENCE = 64
 """So many are tried in order before the steps get longer."""
 
-TO_RAM = ("reserve", "controlnet_low_vram")
+TO_RAM = ("reserve", "controlnet_low_vram", "offload")
 """Rungs that keep weights in RAM instead of on the card."""
 SMALLER = ("hires_scale", "smaller_size")
 """Steps that give up some of the size that was asked for."""
@@ -68,6 +69,7 @@ def make_plan(request: Request, physics: Physics = COMPUTED, preferences: Prefer
 
     What ``preferences`` rule out is left alone.
     """
+    request = understood(request)
     before = estimate(request, physics)
     if before.verdict in RUNS:
         return Plan(True, (), request, before)

@@ -63,6 +63,7 @@ SAME_CLASS = 0.06
 LIGHTER: dict[HostName, tuple[WeightsDtype, ...]] = {
     "a1111": ("fp16", "fp8"), "classic": ("fp16", "fp8"), "reforge": ("fp16", "fp8"),
     "forge": ("fp16", "q8_0", "fp8", "nf4", "q4_k"), "neo": ("fp16", "q8_0", "fp8", "nf4", "q4_k"),
+    "diffusers": ("fp16", "q8_0", "fp8", "nf4", "q4_k"),
 }  # fmt: skip
 """Types of weights that a host loads, heaviest first; GGUF and NF4 files are made for transformers only."""
 FOR_TRANSFORMERS = ("q8_0", "nf4", "q4_k")

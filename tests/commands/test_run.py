@@ -182,10 +182,17 @@ def test_a_family_that_is_not_ready_is_refused_by_every_command(
     assert message.startswith("model.family: got 'flux1', takes one that is ready; ")
 
 
-def test_a_host_that_is_not_ready_is_refused(capsys: pytest.CaptureFixture[str], request_file: Any) -> None:
-    assert refusal(capsys, "estimate", request_file(host="diffusers")).startswith(
-        "host: got 'diffusers', takes one that is ready; "
-    )
+def test_a_family_that_the_host_does_not_run_is_refused(capsys: pytest.CaptureFixture[str], request_file: Any) -> None:
+    message = refusal(capsys, "estimate", request_file(host="diffusers", model={"family": "loaded"}))
+    assert message.startswith("model.family: got 'loaded', takes one that is ready; ")
+
+
+@pytest.mark.parametrize("command", ["estimate", "plan", "simulate"])
+def test_a_word_that_no_script_of_diffusers_has_is_refused(
+    capsys: pytest.CaptureFixture[str], request_file: Any, command: str
+) -> None:
+    message = refusal(capsys, command, request_file(host="diffusers", host_args=["--medvram"]))
+    assert message.startswith("host_args: got '--medvram', takes calls of a diffusers script: --to-cuda, ")
 
 
 def test_inspect_reads_gguf(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

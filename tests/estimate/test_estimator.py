@@ -63,13 +63,6 @@ def test_what_others_hold_is_taken_off():
     assert estimate(request, physics).available_bytes == 5 * GIB
 
 
-@pytest.mark.parametrize("host", ["diffusers"])
-def test_other_hosts_are_unknown_and_not_guessed(host):
-    result = estimate(a_request(host=host), physics)
-    assert (result.verdict, result.phases, result.binding_phase) == ("unknown", (), None)
-    assert str(result.notes[0]) == f"VRAM Guard does not know yet how {host} moves models: nothing is computed for it."
-
-
 @pytest.mark.parametrize("family", ["flux1", "zimage", "wan21_14b"])
 def test_families_that_the_host_has_no_code_for_are_unknown_and_not_guessed(family):
     result = estimate(a_request(model={"family": family}), COMPUTED)

@@ -88,8 +88,6 @@ def test_weights_that_do_not_fit_fail_in_the_first_phase():
 def test_what_cannot_be_computed_is_not_run():
     with pytest.raises(NotReady, match="flux1"):
         simulate(a_request(model={"family": "flux1"}), physics, trace)
-    with pytest.raises(NotReady, match="diffusers"):
-        simulate(a_request(host="diffusers"), physics, trace)
 
 
 @pytest.mark.parametrize("conf", ["expandable_segments:True", "max_split_size_mb:128", "backend:cudaMallocAsync"])

@@ -26,4 +26,8 @@ def test_what_every_host_can_do(host, lever):
 def test_what_a_host_cannot_do_at_all():
     assert not has_lever("a1111", "reserve")
     assert not has_lever("forge", "controlnet_low_vram")
-    assert not has_lever("diffusers", "smaller_size")
+    assert not has_lever("diffusers", "reserve")
+    assert not has_lever("diffusers", "live_preview")
+    assert not has_lever("diffusers", "cond_uncond_apart")
+    assert not has_lever("a1111", "vae_sliced")
+    assert not has_lever("forge", "offload")
