@@ -235,8 +235,19 @@ def test_the_error_of_a_run_that_is_given_up_says_that_it_was_tried_again(host):
         host.run()
     assert str(caught.value) == (
         "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 12.00 GiB\n"
-        "VRAM Guard could not rescue this run: sampling ran out of memory again."
+        "VRAM Guard could not rescue this run: sampling had too little memory again."
     )
+
+
+@pytest.mark.parametrize("failures", [1, 3])
+def test_what_is_added_to_a_disguised_failure_has_not_the_words_that_end_neos_thread(host, failures):
+    """See ``test_neo``: Neo takes any error that says them for one of the device."""
+    disguised = [RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED") for _ in range(failures)]
+    host.fails["sampling"] = [*disguised, KeyError("something of ours")]
+    with pytest.raises(RuntimeError) as caught:
+        host.run(batch_size=2)
+    shown = str(caught.value)
+    assert "VRAM Guard could not rescue this run" in shown and "out of memory" not in shown.lower()
 
 
 def test_it_is_off_by_one_setting(host):
@@ -253,7 +264,7 @@ def test_another_error_in_a_second_try_leaves_the_first_to_be_seen(host):
         host.run(batch_size=2)
     assert caught.value is first
     assert str(first).splitlines()[-1] == (
-        "VRAM Guard could not rescue this run: sampling ran out of memory, "
+        "VRAM Guard could not rescue this run: sampling had too little memory, "
         "and doing it again ended in KeyError: 'something of ours'"
     )
 
