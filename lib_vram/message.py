@@ -47,9 +47,9 @@ def area(language: str, name: str) -> Mapping[str, str]:
         return json.load(file)
 
 
-def language_of(code: str | None) -> str:
-    """Return the catalogue language for a locale such as ``pt_BR``, ``es-ES`` or ``None``."""
-    short = (code or "en").replace("_", "-").split("-")[0].lower()
+def language_of(code: object) -> str:
+    """Return the catalogue language for a locale such as ``pt_BR`` or ``es-ES``, English for anything else."""
+    short = (code if isinstance(code, str) else "").replace("_", "-").split("-")[0].lower()
     return short if short in LANGUAGES else "en"
 
 

@@ -17,7 +17,7 @@ from lib_vram.ui.sections import free as section
 
 def free(guard: GuardLike, turn: Turn, body: dict[str, Any]) -> dict[str, Any]:
     """Free memory of the level that ``body`` names; before and after as numbers, with words and, for the page, HTML."""
-    language = _language(body)
+    language = language_of(body.get("language"))
     level: Level = _one_of("level", body, get_args(Level))
     with _allowed(guard, turn, language):
         freed = guard.host.free(level)
@@ -29,7 +29,7 @@ def free(guard: GuardLike, turn: Turn, body: dict[str, Any]) -> dict[str, Any]:
 
 def restart(guard: GuardLike, turn: Turn, body: dict[str, Any]) -> dict[str, Any]:
     """Restart as ``body`` names; ``started`` says whether it is under way, ``steps`` how to do it by hand."""
-    language = _language(body)
+    language = language_of(body.get("language"))
     how: How = _one_of("how", body, get_args(How))
     with _allowed(guard, turn, language):
         result = guard.host.restart(how)
@@ -57,11 +57,6 @@ def _one_of(name: str, body: dict[str, Any], choices: tuple[Any, ...]) -> Any:
     if not isinstance(value, str) or value not in choices:
         raise BadInput(name, got=value, takes=f"one of {', '.join(choices)}")
     return value
-
-
-def _language(body: dict[str, Any]) -> str:
-    language = body.get("language")
-    return language_of(language if isinstance(language, str) else None)
 
 
 def _data(freed: Freed, language: str) -> dict[str, Any]:

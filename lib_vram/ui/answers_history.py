@@ -30,7 +30,8 @@ def history(guard: GuardLike, body: dict[str, Any]) -> dict[str, Any]:
         return {"stamp": stamp}
     runs, rescues = (recorder.store.runs(most=MOST_RUNS), recorder.store.rescues()) if recorder else ((), ())
     note = recorder.store.note if recorder else None
-    return {"stamp": stamp, "runs": len(runs), "html": section.inside(runs, rescues, note, _language(body))}
+    html = section.inside(runs, rescues, note, language_of(body.get("language")))
+    return {"stamp": stamp, "runs": len(runs), "html": html}
 
 
 def export(guard: GuardLike, body: dict[str, Any]) -> dict[str, Any]:
@@ -43,13 +44,13 @@ def export(guard: GuardLike, body: dict[str, Any]) -> dict[str, Any]:
     rescues = recorder.store.rescues(EVERY_RUN) if recorder else ()
     name = f"vram-guard-history-{time.strftime('%Y%m%d')}.{kind}"
     text = to_csv(runs) if kind == "csv" else to_json(runs, rescues)
-    said = render(say("learning.exported", name=name), _language(body))
+    said = render(say("learning.exported", name=name), language_of(body.get("language")))
     return {"name": name, "type": FORMATS[kind], "text": text, "said": said}
 
 
 def row(guard: GuardLike, body: dict[str, Any]) -> dict[str, Any]:
     """Return the newest run as a row for a report, ``""`` when there is none, and what is said about it."""
-    language = _language(body)
+    language = language_of(body.get("language"))
     recorder = _recorder(guard)
     runs = recorder.store.runs(most=1) if recorder else ()
     said = {name: render(say(f"learning.{key}"), language) for name, key in _SAID.items()}
@@ -61,7 +62,7 @@ _SAID = {"copied": "copied", "by_hand": "copy_by_hand", "none": "none_yet"}
 
 def erase(guard: GuardLike, turn: Turn, body: dict[str, Any]) -> dict[str, Any]:
     """Erase the history; ``confirm`` must be true, so that no program does it by mistake."""
-    language = _language(body)
+    language = language_of(body.get("language"))
     if body.get("confirm") is not True:
         raise BadInput("confirm", got=body.get("confirm"), takes="true")
     if guard.host.is_open_to_others():
@@ -70,11 +71,6 @@ def erase(guard: GuardLike, turn: Turn, body: dict[str, Any]) -> dict[str, Any]:
     with turn.taken(language):
         done = recorder.forget() if recorder else True
     return {"erased": done, "said": render(say("learning.erased" if done else "learning.erase_failed"), language)}
-
-
-def _language(body: dict[str, Any]) -> str:
-    language = body.get("language")
-    return language_of(language if isinstance(language, str) else None)
 
 
 def _recorder(guard: GuardLike) -> Recorder | None:

@@ -27,8 +27,7 @@ def now(guard: GuardLike, query: dict[str, Any]) -> dict[str, Any]:
 
 def end_process(guard: GuardLike, turn: Turn, body: dict[str, Any]) -> dict[str, Any]:
     """End the process that ``body`` names by number and start, if it is a WebUI of this user that was left behind."""
-    language = body.get("language")
-    language = language_of(language if isinstance(language, str) else None)
+    language = language_of(body.get("language"))
     pid, started = processes.wanted(body)
     if guard.host.is_open_to_others():
         raise Declined(403, render(say("live.end_off"), language))

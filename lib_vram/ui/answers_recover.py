@@ -47,8 +47,7 @@ def delete(guard: GuardLike, turn: Turn, body: dict[str, Any]) -> dict[str, Any]
 
 def _allowed(guard: GuardLike, body: dict[str, Any]) -> str:
     """Return the language of the answer, where the host lets this page change anything at all."""
-    language = body.get("language")
-    language = language_of(language if isinstance(language, str) else None)
+    language = language_of(body.get("language"))
     if guard.host.is_open_to_others():
         raise Declined(403, render(say("free.off_open"), language))
     return language

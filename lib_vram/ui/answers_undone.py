@@ -19,8 +19,7 @@ def undone(guard: GuardLike, body: dict[str, Any]) -> dict[str, Any]:
         BadInput: ``steps`` is no list of changes, and nothing is to be offered again.
         Declined: others can reach the page, and must not decide what its owner is offered.
     """
-    language = body.get("language")
-    language = language_of(language if isinstance(language, str) else None)
+    language = language_of(body.get("language"))
     if guard.host.is_open_to_others():
         raise Declined(403, render(say("plan.undone_off"), language))
     if body.get("offer_again") is True:

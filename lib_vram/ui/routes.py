@@ -122,13 +122,8 @@ def _fits(guard: GuardLike, body: dict[str, Any]) -> dict[str, Any]:
 def _undone(guard: GuardLike, turn: access.Turn, body: dict[str, Any]) -> dict[str, Any]:
     from lib_vram.ui import answers_undone
 
-    with turn.taken(_language(body)):
+    with turn.taken(language_of(body.get("language"))):
         return answers_undone.undone(guard, body)
-
-
-def _language(body: dict[str, Any]) -> str:
-    language = body.get("language")
-    return language_of(language if isinstance(language, str) else None)
 
 
 def _fields(body: dict[str, Any]) -> tuple[Mode, dict[str, Any], str]:
@@ -138,11 +133,11 @@ def _fields(body: dict[str, Any]) -> tuple[Mode, dict[str, Any], str]:
         raise BadInput("tab", got=tab, takes=f"one of {', '.join(_TABS)}")
     if not isinstance(form, dict):
         raise BadInput("form", got=form, takes="an object with the fields of the page")
-    return tab, form, _language(body)
+    return tab, form, language_of(body.get("language"))
 
 
 def _diagnose(guard: GuardLike, body: dict[str, Any]) -> dict[str, Any]:
-    text, language = body.get("text"), _language(body)
+    text, language = body.get("text"), language_of(body.get("language"))
     if text is not None and not isinstance(text, str):
         raise BadInput("text", got=text, takes="an error text or console log, or nothing for the last failure")
     from lib_vram.ui.sections import diagnosis
@@ -183,7 +178,7 @@ def _of_history(name: str, guard: GuardLike, turn: access.Turn, body: dict[str, 
     if name == "history-erase":
         return answers_history.erase(guard, turn, body)
     answers = {"history": answers_history.history, "history-export": answers_history.export}
-    with turn.taken(_language(body)):
+    with turn.taken(language_of(body.get("language"))):
         return answers.get(name, answers_history.row)(guard, body)
 
 

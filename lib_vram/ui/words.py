@@ -9,15 +9,23 @@ from lib_vram.estimate.result import Estimate, PhaseEstimate
 from lib_vram.message import Value, render, say, sentence
 
 
-class Words:
-    """The sentences in one language: ``words("bar_of", need="1.0", available="2.0")``."""
+class Sentences:
+    """The sentences of one area of the catalogue in one language."""
+
+    area = ""
 
     def __init__(self, language: str) -> None:
         self.language = language
 
     def __call__(self, name: str, **values: Value) -> str:
-        """Return the sentence ``ui.<name>`` with its figures."""
-        return render(say(f"ui.{name}", **values), self.language)
+        """Return the sentence ``<area>.<name>`` with its figures."""
+        return render(say(f"{self.area}.{name}", **values), self.language)
+
+
+class Words(Sentences):
+    """The page's own sentences: ``words("bar_of", need="1.0", available="2.0")``."""
+
+    area = "ui"
 
     def has(self, name: str) -> bool:
         """Whether the catalogue knows ``name``."""

@@ -9,21 +9,18 @@ from typing import Any
 
 from lib_vram import units
 from lib_vram.learning.record import Run
-from lib_vram.message import Value, render, say, sentence
+from lib_vram.message import sentence
 from lib_vram.ui.html import Html, tag
+from lib_vram.ui.words import Sentences
 
 _FIGURE = re.compile(r"(?<=\d) (?=[%A-Za-z]{1,3}\b|%)|(?<=±) (?=\d)")
 """Between a figure and its unit, or its sign."""
 
 
-class Words:
-    """The sentences of the area ``learning`` in one language."""
+class Words(Sentences):
+    """What the history says."""
 
-    def __init__(self, language: str) -> None:
-        self.language = language
-
-    def __call__(self, name: str, **values: Value) -> str:
-        return render(say(f"learning.{name}", **values), self.language)
+    area = "learning"
 
     def phase(self, name: str) -> str:
         """Return what people call a phase."""

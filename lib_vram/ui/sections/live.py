@@ -18,7 +18,7 @@ from lib_vram.machine.system import System
 from lib_vram.message import Message, render, say, sentence
 from lib_vram.ui.answers import GuardLike
 from lib_vram.ui.html import Html, join, tag
-from lib_vram.ui.words import Words
+from lib_vram.ui.words import Sentences, Words
 
 NAME = "live"
 WINDOWS = (60, 180, 600)
@@ -55,14 +55,8 @@ def html(guard: GuardLike, language: str) -> Html:
     )
 
 
-class _Text:
-    """The sentences of the area ``live`` in one language."""
-
-    def __init__(self, language: str) -> None:
-        self.language = language
-
-    def __call__(self, name: str, **values: Any) -> str:
-        return render(say(f"live.{name}", **values), self.language)
+class _Text(Sentences):
+    area = "live"
 
 
 def _curve(text: _Text) -> Html:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from lib_vram.estimate.flags import of_forge_line
 from lib_vram.estimate.timeline import computed_side
-from lib_vram.message import Value, render, say, sentence
+from lib_vram.message import render, sentence
 from lib_vram.plan.fit import Fit
 from lib_vram.plan.table import Cards, Cell, Row, SizeTable, WeightsFit
 from lib_vram.request import Request
@@ -19,7 +19,7 @@ from lib_vram.ui.answers import GuardLike
 from lib_vram.ui.card import facts
 from lib_vram.ui.html import Html, join, tag
 from lib_vram.ui.view import SIGNS
-from lib_vram.ui.words import Words, figure
+from lib_vram.ui.words import Sentences, Words, figure
 
 NAME = "what_fits"
 
@@ -71,14 +71,8 @@ def unknown_html(text: str) -> Html:
     return tag("p", text, class_="vg-soft", data_said=True)
 
 
-class _Advice:
-    """Sentences of the area ``advice`` in one language."""
-
-    def __init__(self, language: str) -> None:
-        self.language = language
-
-    def __call__(self, name: str, **values: Value) -> str:
-        return render(say(f"advice.{name}", **values), self.language)
+class _Advice(Sentences):
+    area = "advice"
 
 
 def _about(request: Request, tab: str, words: _Advice) -> str:
