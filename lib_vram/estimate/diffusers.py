@@ -249,8 +249,20 @@ class _Hooks:
         if work.worker == "text_encoders":
             most = self._encode_text()
             return self._parts(most, work)
-        self._call(f"controlnet {work.unit}" if work.worker == "controlnet" else work.worker)
+        if work.worker == "controlnet":
+            self._call(f"controlnet {work.unit}")
+            return self._parts(max(self.there, self._in_later_steps(), key=self._size), work)
+        self._call(work.worker)
         return self._parts(self.there, work)
+
+    def _in_later_steps(self) -> set[str]:
+        """Return what a ControlNet finds from the second step on: the denoiser, where first the last encoder was."""
+        before = self.chain.index("unet") - 1 if "unet" in self.chain else -1
+        gone = {self.chain[before]} if before >= 0 else set()
+        return (self.there - gone) | {name for name in self.sizes if name == "unet" or name.startswith("controlnet")}
+
+    def _size(self, names: set[str]) -> int:
+        return sum(self.sizes[name] for name in names)
 
     def _encode_text(self) -> set[str]:
         """Call every encoder in turn, for the negative prompt again, and return the most that was there at once."""
@@ -258,7 +270,7 @@ class _Hooks:
         most: set[str] = set(self.there)
         for name in (*self.encoders, *(self.encoders if negative else ())):
             self._call(name)
-            most = max(most, set(self.there), key=lambda names: sum(self.sizes[item] for item in names))
+            most = max(most, set(self.there), key=self._size)
         return most
 
     def _call(self, name: str) -> None:

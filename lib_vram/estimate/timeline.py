@@ -383,8 +383,8 @@ def _encode(request: Request, phase: PhaseName, width: int, height: int, at_once
 
 
 def _picture_bytes(request: Request, width: int, height: int, batch: int) -> int:
-    """A1111 puts the pictures on the device in the VAE's dtype, Forge in fp32 (``Img2Img.init``)."""
-    channel_bytes = 2 if request.host == "a1111" and vae_dtype(request) != "fp32" else 4
+    """A1111 and diffusers put the pictures on the device in the VAE's dtype, Forge in fp32 (``Img2Img.init``)."""
+    channel_bytes = 2 if request.host in ("a1111", "diffusers") and vae_dtype(request) != "fp32" else 4
     return batch * HINT_CHANNELS * width * height * channel_bytes
 
 
