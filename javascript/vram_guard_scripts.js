@@ -73,6 +73,7 @@
         if (!isTicked(part("enabled-checkbox") || part("enabled"))) return;
         form.unet_tile_cells = TILE_PARTS.map(name => inputNumber(part("latent-tile-" + name)));
         if (tab !== "txt2img" || !isTicked(part("overwrite-image-size"))) return;
+        form.unet_sets_size = true; // whatever else is asked for
         for (const side of ["width", "height"]) {
             const own = inputNumber(guard.fields.find(`MD-overwrite-${side}-${short}`));
             if (own) form[side] = own;

@@ -216,13 +216,17 @@ class HyperTile:
 
 @dataclass(frozen=True)
 class TiledDiffusion:
-    """The UNet in overlapping tiles, ``batch`` of them at a time: MultiDiffusion, Tiled Diffusion. Sizes in pixels."""
+    """The UNet in overlapping tiles, ``batch`` of them at a time: MultiDiffusion, Tiled Diffusion. Sizes in pixels.
+
+    With ``sets_size`` the script gives the run its size when it begins, so that no other can be asked for.
+    """
 
     tile_width: int = 768
     tile_height: int = 768
     overlap: int = 64
     batch: int = 4
     first_pass_only: bool = False
+    sets_size: bool = False
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from lib_vram.request import BATCH_LIMITS, SIZE_LIMITS, Guidance, HrFix, TiledDiffusion
@@ -36,11 +36,12 @@ class UnetPatches:
 def patches_of(p: Any) -> UnetPatches:
     """Return what the scripts in ``p`` will do; what cannot be understood counts as off."""
     own, other = _arguments(p, TILES), _arguments(p, TILES_OF_A1111)
+    size = _size(p, other)
     return UnetPatches(
-        tiles=_tiles(own[2:6]) if own and own[0] else _tiles_of_a1111(other),
+        tiles=_tiles(own[2:6]) if own and own[0] else _tiles_of_a1111(other, sets_size=size is not None),
         hr_fix=_hr_fix(_arguments(p, KOHYA)),
         guidance=tuple(name for title, name in GUIDANCE if next(iter(_arguments(p, title)), False)),
-        size=_size(p, other),
+        size=size,
     )
 
 
@@ -51,7 +52,8 @@ def patches_on_page(form: Mapping[str, Any]) -> UnetPatches:
     )  # fmt: skip
     names = guidance if isinstance(guidance, list) else ()
     whole = _tiles(tuple(tiles)) if isinstance(tiles, list) else None
-    in_cells = _tiles(tuple(cells), cell=CELL, first_pass_only=True) if isinstance(cells, list) else None
+    sets_size = form.get("unet_sets_size") is True
+    in_cells = _in_cells(tuple(cells), sets_size=sets_size) if isinstance(cells, list) else None
     return UnetPatches(
         tiles=whole or in_cells,
         hr_fix=_hr_fix((True, *hr_fix)) if isinstance(hr_fix, list) else None,
@@ -85,11 +87,14 @@ def _tiles(values: tuple[Any, ...], *, cell: int = 1, first_pass_only: bool = Fa
     )  # fmt: skip
 
 
-def _tiles_of_a1111(arguments: tuple[Any, ...]) -> TiledDiffusion | None:
+def _tiles_of_a1111(arguments: tuple[Any, ...], *, sets_size: bool) -> TiledDiffusion | None:
+    return _in_cells(arguments[6:10], sets_size=sets_size) if arguments and arguments[0] else None
+
+
+def _in_cells(values: tuple[Any, ...], *, sets_size: bool) -> TiledDiffusion | None:
     """Return the tiles of A1111's script, which leaves the second pass alone (``sample_one_step``)."""
-    if not arguments or not arguments[0]:
-        return None
-    return _tiles(arguments[6:10], cell=CELL, first_pass_only=True)
+    tiles = _tiles(values, cell=CELL, first_pass_only=True)
+    return replace(tiles, sets_size=sets_size) if tiles else None
 
 
 def _size(p: Any, arguments: tuple[Any, ...]) -> tuple[int, int] | None:

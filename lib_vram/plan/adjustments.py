@@ -87,6 +87,8 @@ def sizes_on_grid(width: int, height: int, step: int) -> tuple[tuple[int, int], 
 
 
 def _smaller(request: Request) -> tuple[Candidate, ...]:
+    if request.tiled_diffusion is not None and request.tiled_diffusion.sets_size:
+        return ()
     return _sizes_for_host(request, request.width, request.height)
 
 

@@ -70,5 +70,6 @@ def test_tiled_diffusion_is_read_by_its_ids_and_sets_the_size(lab):
     lab.page.evaluate(TILED_DIFFUSION)
     form = lab.page.evaluate("window.vramGuard.fields.read('txt2img')")
     assert (form["unet_tile_cells"], form["width"], form["height"]) == ([96, 64, 48, 4], 2048, 1536)
+    assert form["unet_sets_size"] is True
     lab.page.evaluate("document.querySelector('#MD-t2i-enabled-checkbox input').checked = false")
     assert "unet_tile_cells" not in lab.page.evaluate("window.vramGuard.fields.read('txt2img')")

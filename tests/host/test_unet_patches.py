@@ -75,6 +75,8 @@ def test_the_size_is_the_one_to_which_tiled_diffusion_sets_the_run(changes, imag
          UnetPatches(tiles=TiledDiffusion(768, 512, 64, 4), guidance=("sag",))),
         ({"unet_tile_cells": [96, 64, 48, 4]},
          UnetPatches(tiles=TiledDiffusion(768, 512, 384, 4, first_pass_only=True))),
+        ({"unet_tile_cells": [96, 64, 48, 4], "unet_sets_size": True},
+         UnetPatches(tiles=TiledDiffusion(768, 512, 384, 4, first_pass_only=True, sets_size=True))),
         ({"hr_fix": [3, 2, 0, 0.35]}, UnetPatches(hr_fix=HrFix())),
         ({"unet_tiles": [768, None, 64, 4], "hr_fix": "on", "guidance": "sag"}, UnetPatches()),
         ({"unet_tiles": [float("nan"), 512, 64, 4], "hr_fix": [3, float("inf"), 0, 1]}, UnetPatches()),
@@ -91,4 +93,4 @@ def test_the_request_of_a_run_has_them(fake):
     p.script_args += (*A1111[:2], True, False, 2048, 1536, *A1111[6:])
     request = callbacks.guard().host.request_from_processing(p)
     assert (request.width, request.height) == (2048, 1536)
-    assert request.tiled_diffusion == TiledDiffusion(768, 512, 384, 4, first_pass_only=True)
+    assert request.tiled_diffusion == TiledDiffusion(768, 512, 384, 4, first_pass_only=True, sets_size=True)

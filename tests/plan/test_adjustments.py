@@ -207,3 +207,8 @@ def test_sizes_on_a_grid_keep_the_shape_to_one_latent_row(width, height):
         assert new_width <= width and new_height <= height
         off = min(abs(new_height - new_width * height / width), abs(new_width - new_height * width / height))
         assert off <= 8
+
+
+def test_a_size_that_a_script_sets_when_the_run_begins_is_not_made_smaller():
+    own, set_back = (a_request(tiled_diffusion={"sets_size": sets}) for sets in (False, True))
+    assert SIZE.candidates(own) != () and SIZE.candidates(set_back) == ()
