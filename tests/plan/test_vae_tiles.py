@@ -59,8 +59,8 @@ def test_the_largest_tile_that_fits_is_taken(gib):
     ("language", "text"),
     [
         ("en", "VAE in tiles of 1024 pixels: same picture to the eye, slower VAE"),
-        ("pt", "VAE em blocos de 1024 pixels: mesma imagem a olho nu, VAE mais lenta"),
-        ("es", "VAE en mosaicos de 1024 píxeles: misma imagen a simple vista, VAE más lenta"),
+        ("pt", "VAE em blocos de 1024 pixels: mesma imagem a olho nu, VAE mais lento"),
+        ("es", "VAE en bloques de 1024 píxeles: misma imagen a simple vista, VAE más lento"),
     ],
 )
 def test_people_are_told_that_the_vae_is_slower_at_whichever_end_it_works(language, text):
