@@ -8,6 +8,7 @@ is kept (SwinIR's) is brought back by nothing, so it is forgotten and read from 
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -82,8 +83,9 @@ def _checkpoints(needed_files: set[str | None]) -> Iterator[Idle]:
     if getattr(shared.opts, "sd_checkpoints_keep_in_cpu", True):
         return
     for model in getattr(sd_models.model_data, "loaded_sd_models", ()):
-        info = getattr(model, "sd_checkpoint_info", None)
-        in_use = model is sd_models.model_data.sd_model or getattr(info, "filename", None) in needed_files
+        path = getattr(getattr(model, "sd_checkpoint_info", None), "filename", None)
+        is_needed = path is not None and os.path.abspath(path) in needed_files
+        in_use = model is sd_models.model_data.sd_model or is_needed
         size = 0 if in_use else bytes_on_card(model)
         if size and not getattr(model, "lowvram", False):
             yield Idle("checkpoint", size, partial(sd_models.send_model_to_cpu, model))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from types import SimpleNamespace
 
 import pytest
 
 from lib_vram import callbacks
 from lib_vram.estimate.result import Estimate
-from lib_vram.host import units
+from lib_vram.host import levers_idle, units
 from lib_vram.machine.card import Card
 from lib_vram.plan.result import Plan
 from lib_vram.request import IdleModel, VaeSpec
@@ -286,6 +287,17 @@ def test_other_checkpoints_are_idle_where_the_settings_keep_them_on_the_card(fak
     assert host.request_from_form("txt2img", {}).idle_models == (IdleModel("checkpoint", 2 * GIB),) * idle
     page_run(fake.make(own=[{"mode": "off", "unload_idle": True}]))
     assert (used.is_on_card, other.is_on_card) == (True, keeps_one)
+
+
+def test_a_kept_checkpoint_that_the_run_needs_is_not_idle_however_its_path_is_written(fake, host):
+    fake.opts.data["sd_checkpoints_keep_in_cpu"] = False
+    path = host.checkpoint_path(None)
+    folder, name = os.path.split(path)
+    kept = checkpoint(fake, f"{folder}/./{name}")
+    models = fake.modules["modules.sd_models"]
+    models.model_data = SimpleNamespace(sd_model=checkpoint(fake, "other.safetensors"), loaded_sd_models=[kept])
+    models.send_model_to_cpu = lambda model: model.to("cpu")
+    assert list(levers_idle.of_a1111(host.asked_by_form("txt2img", {}), [path])) == []
 
 
 def test_control_models_that_no_unit_uses_are_idle_and_come_back_by_themselves(fake, host):
