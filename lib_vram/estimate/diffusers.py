@@ -28,8 +28,7 @@ from typing import Any, Literal
 
 from lib_vram.errors import BadInput
 from lib_vram.estimate.controls import control_bytes
-from lib_vram.estimate.diffusers_weights import as_loaded, vae_ends_bytes
-from lib_vram.estimate.encoders import encoder_sizes
+from lib_vram.estimate.diffusers_weights import as_loaded, encoders_as_loaded, vae_ends_bytes
 from lib_vram.estimate.flags import compute_dtype, has_flag, unet_dtype, upcasts_vae, vae_dtype
 from lib_vram.estimate.forge import Decided
 from lib_vram.estimate.weights import ModelWeights
@@ -136,9 +135,9 @@ def diffusers_decides(
     request: Request, works: tuple[Work, ...], weights: ModelWeights, empty_bytes: int
 ) -> tuple[Decided, ...]:
     """Return for each work what is on the card then; how much is free there (``empty_bytes``) decides nothing."""
-    way, weights = placement(request), as_loaded(request, weights)
+    way, counted, weights = placement(request), weights, as_loaded(request, weights)
     if way == "model":
-        hooks = _Hooks(request, weights)
+        hooks = _Hooks(request, counted)
         return tuple((work, work.component, (*hooks.parts_during(work), *work.held)) for work in works)
     parts = _whole_parts if way == "whole" else _layer_parts
     checker = _safety_checker(request)
@@ -222,10 +221,10 @@ class _Hooks:
 
     def __init__(self, request: Request, weights: ModelWeights) -> None:
         self.request = request
-        self.encoders = encoder_sizes(request, weights.text_encoders_bytes)
+        self.encoders = encoders_as_loaded(request, weights.text_encoders_bytes)
         self.sizes = {
             **self.encoders,
-            "unet": weights.unet_bytes + _lora_bytes(request),
+            "unet": as_loaded(request, weights).unet_bytes + _lora_bytes(request),
             "vae": _vae_bytes(request, weights, works=False),
             **{
                 f"controlnet {place}": control_bytes(unit, compute_dtype(request))
@@ -289,8 +288,9 @@ class _Hooks:
 
 
 def stays_by_quantisation(request: Request) -> tuple[str, ...]:
-    """Return what model offload leaves on the card: a denoiser in bitsandbytes' 8 bits."""
-    return ("unet",) if unet_dtype(request) == "int8" else ()
+    """Return what model offload leaves on the card: a denoiser, and text encoders, in bitsandbytes' 8 bits."""
+    encoders = tuple(item.name for item in request.text_encoders if item.dtype == "int8" and item.device == "gpu")
+    return (*encoders, "unet") if unet_dtype(request) == "int8" else encoders
 
 
 def _begins_second(work: Work) -> bool:
@@ -309,5 +309,5 @@ def ram_bytes(request: Request, weights: ModelWeights) -> Iterator[int]:
     elif way == "sequential":
         yield sum(everything)
     else:
-        movable = everything[1:] if stays_by_quantisation(request) else everything
+        movable = everything[1:] if "unet" in stays_by_quantisation(request) else everything
         yield from (sum(movable) - size for size in movable)

@@ -14,10 +14,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
+from lib_vram.estimate.encoders import ENCODERS as COUNTS
+from lib_vram.estimate.encoders import encoder_sizes
 from lib_vram.estimate.flags import set_conf, unet_dtype
 from lib_vram.estimate.weights import ModelWeights
 from lib_vram.physics.alloc_conf import AllocatorConf
 from lib_vram.physics.families import SHAPES
+from lib_vram.physics.weights import weights_bytes
 from lib_vram.request import Family, Request
 
 
@@ -82,23 +85,37 @@ LEFT_OUT_OF_FP8: dict[Family, int] = {
 """Weights that ``enable_layerwise_casting`` leaves in half precision: a byte more for each. Layers whose name has
 ``norm`` are left out, and Flux.1's and SD 3.5's modulations, a quarter of all weights, are called so."""
 HALVES = ("fp16", "bf16")
+KEPT_IN_FP32: dict[str, int] = dict.fromkeys(("t5_xxl", "umt5_xxl"), 24 * 10_240 * 4_096)
+"""Weights of T5's output projections, which transformers keeps in fp32 where the rest is loaded in fp16 or quantised
+by bitsandbytes (``_keep_in_fp32_modules``): 1.9 GiB on top of fp16."""
+BITSANDBYTES = ("nf4", "int8")
+"""What quantises linear layers alone: tables of tokens stay in half precision."""
 
 
 def as_loaded(request: Request, weights: ModelWeights) -> ModelWeights:
     """Return ``weights`` as a pipeline has them on the card, the VAE left as it is: see :func:`vae_ends_bytes`."""
     dtype, family = unet_dtype(request), request.model.family
-    unet = LEFT_OUT_OF_FP8[family] if dtype == "fp8" else 0
-    text = 0
-    if _has_ends(request):
-        unet += _of(UNETS[family], dtype)
-        kept = {encoder.name for encoder in request.text_encoders}
-        names = [item.name for item in SHAPES[family].encoders if item.name not in kept]
-        text = sum(_of(ENCODERS[name], "fp32" if dtype == "fp32" else "fp16") for name in names)
-    return replace(
-        weights,
-        unet_bytes=weights.unet_bytes + unet,
-        text_encoders_bytes=max(0, weights.text_encoders_bytes + text),
-    )
+    more = LEFT_OUT_OF_FP8[family] if dtype == "fp8" else 0
+    more += _of(UNETS[family], dtype) if _has_ends(request) else 0
+    encoders = encoders_as_loaded(request, weights.text_encoders_bytes)
+    return replace(weights, unet_bytes=weights.unet_bytes + more, text_encoders_bytes=sum(encoders.values()))
+
+
+def encoders_as_loaded(request: Request, counted_bytes: int) -> dict[str, int]:
+    """Return what each text encoder takes on the card, in the order of calls, where their counts come to so much."""
+    sizes = encoder_sizes(request, counted_bytes)
+    return {name: max(0, size + _beyond_count(request, name)) for name, size in sizes.items()}
+
+
+def _beyond_count(request: Request, name: str) -> int:
+    named = next((item.dtype for item in request.text_encoders if item.name == name), None)
+    dtype = named or ("fp32" if request.model.weights_dtype == "fp32" else request.model.weights_dtype)
+    projections, tokens = KEPT_IN_FP32.get(name, 0), COUNTS[name].tokens
+    if named in BITSANDBYTES:
+        stored = weights_bytes(projections, named) + weights_bytes(tokens, named)
+        return weights_bytes(projections, "fp32") + weights_bytes(tokens, "fp16") - stored
+    ends = _of(ENCODERS[name], dtype if named or dtype == "fp32" else "fp16") if _has_ends(request) else 0
+    return ends + (weights_bytes(projections, "fp16") if dtype == "fp16" else 0)
 
 
 def vae_ends_bytes(request: Request, dtype: str) -> int:

@@ -43,7 +43,7 @@ def on_card(request: Request) -> dict[str, dict[str, int]]:
     }
 
 
-TE2, UNET, VAE, VAE32 = 1332, 5000, 166, 322
+TE2, UNET, VAE, VAE32 = 1326, 5000, 166, 322
 ENCODERS = 1568
 
 
@@ -101,7 +101,7 @@ def test_a_transformer_in_8_bits_has_no_hook_and_keeps_the_last_encoder():
     request = pipeline("flux1", MODEL, model={"weights_dtype": "int8"})
     found = on_card(request)
     assert all("unet" in parts for parts in found.values())
-    assert found["sampling"]["text_encoders"] > 9000
+    assert 9000 < found["sampling"]["text_encoders"] < 12000
     assert "estimate.diffusers_int8_stays" in {note.key for note in estimate(request).notes}
 
 
@@ -219,6 +219,49 @@ def test_published_peaks_of_whole_pipelines(row):
     found = estimate(request)
     torch_has = found.peak_bytes - CONTEXT_BYTES + cublas_workspace_bytes(row["gpu"].split(",")[0])
     assert torch_has == pytest.approx(row["measured_bytes"], rel=0.035 if row["batch"] > 8 else 0.0025)
+
+
+@pytest.mark.parametrize(
+    ("model", "encoder", "gib", "off"),
+    [
+        ({"weights_dtype": "bf16"}, None, 31.447, 0.001),
+        ({"weights_dtype": "bf16", "storage_dtype": "fp8"}, None, 23.682, 0.015),
+        ({"weights_dtype": "nf4"}, "nf4", 12.584, 0.005),
+        ({"weights_dtype": "int8"}, "int8", 19.273, 0.025),
+        ({"weights_dtype": "q8_0"}, None, 21.502, 0.025),
+    ],
+)
+def test_published_memory_after_loading_of_flux(model, encoder, gib, off):
+    """Hugging Face, Exploring Quantization Backends in Diffusers: an H100, layerwise casting, bitsandbytes, GGUF."""
+    parts = on_card(flux(model, encoder))["sampling"]
+    assert sum(parts[name] for name in ("unet", "text_encoders", "vae")) == pytest.approx(gib * 1024, rel=off)
+
+
+@pytest.mark.parametrize(
+    ("model", "encoder", "gib", "off"),
+    [
+        ({"weights_dtype": "bf16"}, None, 23.271, 0.002),
+        ({"weights_dtype": "bf16", "storage_dtype": "fp8"}, None, 15.621, 0.02),
+        ({"weights_dtype": "int8"}, "int8", 23.428, 0.03),
+        ({"weights_dtype": "q8_0"}, None, 12.965, 0.01),
+    ],
+)
+def test_published_peaks_of_reserved_under_model_offload(model, encoder, gib, off):
+    """The same authors' table of benchmarks, on the same machine: in 8 bits nothing that is quantised leaves."""
+    phases = estimate(flux(model, encoder, MODEL)).phases
+    reserved = max(phase.resident_bytes + phase.comfortable_bytes for phase in phases)
+    assert reserved - CONTEXT_BYTES + cublas_workspace_bytes("NVIDIA H100") == pytest.approx(gib * GIB, rel=off)
+
+
+def test_t5_in_fp16_has_projections_in_fp32():
+    halves = [on_card(pipeline("chroma", model={"weights_dtype": kind}))["sampling"] for kind in ("fp16", "bf16")]
+    assert halves[0]["text_encoders"] - halves[1]["text_encoders"] == 24 * 10240 * 4096 * 2 // MIB
+
+
+def flux(model: dict[str, str], encoder: str | None, *calls: str) -> Request:
+    """Flux.1 at 1024×1024 with its denoiser, and T5, in these types."""
+    encoders = [{"name": "t5_xxl", "dtype": encoder}] if encoder else []
+    return pipeline("flux1", *calls, model=model, vae={"dtype": "bf16"}, text_encoders=encoders)
 
 
 def test_expandable_segments_leave_no_ends_of_blocks():
