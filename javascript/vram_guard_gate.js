@@ -153,7 +153,7 @@
         const refused = writes.find(write => !guard.fields.holds(state.tab, write.field, write.value));
         if (refused) {
             await writeAll(state.tab, before.filter(write => write.value !== undefined).reverse());
-            const name = guard.texts["field_" + refused.field] || refused.field;
+            const name = guard.texts["field_" + refused.field.split(":")[0]] || refused.field;
             state.said((guard.texts.not_written || "{field}").replace("{field}", name), null);
             return false;
         }

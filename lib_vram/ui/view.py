@@ -170,15 +170,17 @@ def _ask_buttons(words: Words, *, fixes: bool) -> Html:
 
 
 def _changes(writes: Sequence[FieldWrite], words: Words) -> str:
-    return ", ".join(
+    """Name what was changed; the same field of several units, such as ``controlnet_low_vram:1``, is named once."""
+    changes = (
         words(
             "change" if write.previous is not None else "change_set",
-            field=words.name_of("field", write.field),
+            field=words.name_of("field", write.field.partition(":")[0]),
             before=words.shown(write.previous),
             after=words.shown(write.value),
         )
         for write in writes
     )
+    return ", ".join(dict.fromkeys(changes))
 
 
 def changed_text(plan: Plan, writes: Sequence[FieldWrite], language: str) -> str:
@@ -189,7 +191,7 @@ def changed_text(plan: Plan, writes: Sequence[FieldWrite], language: str) -> str
         return _changes(writes, words)
     phase = phase_name(binding.name, words.language)
     return words(
-        "changed",
+        "changed_tight" if plan.estimate.verdict == "tight" else "changed",
         changes=_changes(writes, words),
         phase=phase,
         need=figure(binding.needs_bytes),

@@ -175,6 +175,16 @@ def test_the_line_after_a_fix_says_what_changed_and_why():
     )
 
 
+def test_the_line_after_a_fix_that_is_tight_does_not_say_that_it_fits():
+    plan = dataclasses.replace(PLAN, estimate=dataclasses.replace(PLAN.estimate, verdict="tight"))
+    assert view.changed_text(plan, WRITES, "en").endswith(": so VAE decode needs 6.3 of 11.0 GiB, which is tight.")
+
+
+def test_the_same_field_of_several_controlnets_is_named_once_and_in_words():
+    writes = tuple(FieldWrite(f"controlnet_low_vram:{place}", True, False) for place in range(2))
+    assert view.changed_text(PLAN, writes, "pt").startswith("Low VRAM do ControlNet desligado → ligado: ")
+
+
 def test_a_field_that_had_no_value_is_shown_without_a_before():
     assert view.changed_text(PLAN, (FieldWrite("vae_tile_size", 768, None),), "en").startswith("Tile size 768: ")
 
