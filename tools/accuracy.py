@@ -23,11 +23,14 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
 from accuracy_picture import picture  # noqa: E402
 from peers import PEERS  # noqa: E402
 
+from lib_vram.estimate.estimator import estimate  # noqa: E402
+from lib_vram.estimate.residency import CONTEXT_BYTES  # noqa: E402
 from lib_vram.physics.allocator import CachingAllocator  # noqa: E402
 from lib_vram.physics.component import Component, ComponentMemory  # noqa: E402
 from lib_vram.physics.kernels import cublas_workspace_bytes  # noqa: E402
 from lib_vram.physics.memory import component_memory, component_trace  # noqa: E402
-from lib_vram.units import MIB  # noqa: E402
+from lib_vram.request import Request  # noqa: E402
+from lib_vram.units import GIB, MIB  # noqa: E402
 
 DATA = ROOT / "tests" / "accuracy" / "data"
 TEMPLATE = ROOT / "tools" / "accuracy_template.md"
@@ -36,6 +39,8 @@ PICTURE = ROOT / "docs" / "images" / "accuracy.svg"
 RECORDED = DATA / "recorded.json"
 FILES = ("measured.jsonl", "published.jsonl")
 OURS = "VRAM Guard"
+EVERYTHING_BYTES = 1024 * GIB
+"""A card that is never full."""
 METRICS = {"floor": "allocated", "comfortable": "reserved"}
 
 
@@ -103,6 +108,8 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 def answered(facts: dict[str, Any]) -> Row:
     """Return a row with everybody's answer. The peers' formulas are for one picture."""
+    if "request" in facts:
+        return _estimated(facts)
     components = [component_of(facts, part) for part in facts.get("parts", [facts["part"]])]
     memories = [component_memory(component) for component in components]
     weights = memories[0].weights_bytes if facts["includes_weights"] else 0
@@ -114,6 +121,22 @@ def answered(facts: dict[str, Any]) -> Row:
     low = beside + max(memory.low_bytes for memory in memories)
     high = beside + library + max(memory.high_bytes for memory in memories)
     return Row(facts, beside, low, high, answers)
+
+
+def _estimated(facts: dict[str, Any]) -> Row:
+    """Return a row of a pipeline that moves its components: ``estimate`` says what lies there in each phase.
+
+    The figure holds no fixed weights that could be added to anybody's formula.
+    """
+    asked = {"host": "diffusers", "width": facts["width"], "height": facts["height"], **facts["request"]}
+    found = estimate(Request.from_dict({"device": {"name": facts["gpu"], "total_bytes": EVERYTHING_BYTES}, **asked}))
+    library = cublas_workspace_bytes(str(facts["gpu"])) - CONTEXT_BYTES
+    most = {
+        "floor": max(phase.resident_bytes + phase.floor_bytes for phase in found.phases),
+        "comfortable": max(phase.resident_bytes + phase.comfortable_bytes for phase in found.phases),
+    }
+    answers: dict[str, int | None] = {OURS: most[facts["metric"]] + library, **dict.fromkeys(PEERS)}
+    return Row(facts, 0, found.low_bytes - CONTEXT_BYTES, found.high_bytes - CONTEXT_BYTES, answers)
 
 
 def _library_bytes(facts: dict[str, Any]) -> int:
@@ -208,7 +231,9 @@ def _title(facts: dict[str, Any]) -> str:
     stored = f", weights {facts['weights']}" if "weights" in facts else ""
     vae = f", VAE in {facts['vae_dtype']}" if "vae_dtype" in facts else ""
     size = f"{facts['width']}×{facts['height']}" + (f" ×{facts['batch']}" if facts["batch"] > 1 else "")
-    return f"{facts['family']} {facts['part']} {facts['dtype']} {size}, {facts['code']}{vae}{stored}{conf}{weights}"
+    offload = ", model offload" if "request" in facts else ""
+    more = f"{vae}{stored}{offload}{conf}{weights}"
+    return f"{facts['family']} {facts['part']} {facts['dtype']} {size}, {facts['code']}{more}"
 
 
 def _source(facts: dict[str, Any]) -> str:
