@@ -9,13 +9,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 
-from lib_vram.estimate.result import PhaseName
+from lib_vram.estimate.result import PhaseName, phase_name
 from lib_vram.estimate.simulate import PhaseOutOfMemory, PhaseRun, simulate_steps
 from lib_vram.guard import rescue as thinking
 from lib_vram.guard.fail_open import fail_open
 from lib_vram.guard.rescue_rungs import next_rung
 from lib_vram.host.lab import LabRun
 from lib_vram.journal.session import Session
+from lib_vram.message import render, say
 
 logger = logging.getLogger("vram_guard")
 
@@ -46,6 +47,8 @@ def phases(run: LabRun, session: Session, language: str, *, rescues: bool) -> It
             tried += 1
             rescued = _changed(run, error, tried) if rescues and tried <= thinking.MOST_TRIES else None
             if rescued is None:
+                if tried > 1:
+                    run.comment(render(say("rescue.given_up", phase=phase_name(error.phase, language)), language))
                 raise
             untold.append(rescued)
 

@@ -14,6 +14,9 @@ from lib_vram.request import Request
 from lib_vram.ui.html import Html, join, tag
 from lib_vram.ui.words import Words, figure, missing_figure, peak_figure
 
+AS_SET = ("reserve_mb", "live_preview", "attention", "upscaler_tile")
+"""Our own controls that leave it to the settings while they are empty or 0."""
+
 SIGNS: dict[Verdict, str] = {"fits": "✓", "tight": "!", "wont_fit": "✕", "unknown": "?"}
 
 
@@ -171,16 +174,18 @@ def _ask_buttons(words: Words, *, fixes: bool) -> Html:
 
 def _changes(writes: Sequence[FieldWrite], words: Words) -> str:
     """Name what was changed; the same field of several units, such as ``controlnet_low_vram:1``, is named once."""
-    changes = (
-        words(
-            "change" if write.previous is not None else "change_set",
-            field=words.name_of("field", write.field.partition(":")[0]),
-            before=words.shown(write.previous),
-            after=words.shown(write.value),
-        )
-        for write in writes
+    return ", ".join(dict.fromkeys(_change(write, words) for write in writes))
+
+
+def _change(write: FieldWrite, words: Words) -> str:
+    field = write.field.partition(":")[0]
+    as_set = write.previous is None or (field in AS_SET and write.previous in ("", 0))
+    return words(
+        "change_set" if as_set else "change",
+        field=words.name_of("field", field),
+        before=words.shown(write.previous, field),
+        after=words.shown(write.value, field),
     )
-    return ", ".join(dict.fromkeys(changes))
 
 
 def changed_text(plan: Plan, writes: Sequence[FieldWrite], language: str) -> str:

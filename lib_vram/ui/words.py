@@ -36,8 +36,11 @@ class Words(Sentences):
         key = f"{kind}_{name.replace('.', '_')}"
         return self(key) if self.has(key) else name
 
-    def shown(self, value: Any) -> str:
-        """Return a field's value as the page shows it."""
+    def shown(self, value: Any, field: str = "") -> str:
+        """Return the value of ``field`` as the page shows it: a choice of our own controls by its name there."""
+        key = f"levers.{field}_{value}"
+        if isinstance(value, str) and sentence(key, self.language) != key:
+            return sentence(key, self.language)
         if value is None or value == "":
             return self("nothing_set")
         if isinstance(value, bool):

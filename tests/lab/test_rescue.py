@@ -63,3 +63,4 @@ def test_without_the_rescue_the_error_is_shown():
 def test_what_no_change_can_help_ends_with_the_error():
     last = generate(lab_total_gib=4)[-1]
     assert "OutOfMemoryError" in last.log_html
+    assert "VRAM Guard could not rescue this run: text encoding had too little memory again." in last.log_html

@@ -3,11 +3,13 @@ import dataclasses
 import pytest
 
 from lib_vram.estimate.result import Estimate, PhaseEstimate
+from lib_vram.guard.argument import NAMES
 from lib_vram.host.base import FieldWrite
-from lib_vram.message import Message, say
+from lib_vram.message import LANGUAGES, Message, say
 from lib_vram.plan.result import Plan, Step
 from lib_vram.request import Request
 from lib_vram.ui import view
+from lib_vram.ui.words import Words
 from lib_vram.units import GIB, MIB
 
 REQUEST = Request.from_dict(
@@ -183,6 +185,27 @@ def test_the_line_after_a_fix_that_is_tight_does_not_say_that_it_fits():
 def test_the_same_field_of_several_controlnets_is_named_once_and_in_words():
     writes = tuple(FieldWrite(f"controlnet_low_vram:{place}", True, False) for place in range(2))
     assert view.changed_text(PLAN, writes, "pt").startswith("Low VRAM do ControlNet desligado → ligado: ")
+
+
+@pytest.mark.parametrize(
+    ("write", "shown"),
+    [
+        (FieldWrite("reserve_mb", 3000, 0), "MiB que se dejan libres 3000: "),
+        (FieldWrite("live_preview", "approx", ""), "Vista previa Barata: "),
+        (FieldWrite("attention", "sub_quad", "split"), "Atención Dividida (Doggettx) → Subcuadrática: "),
+        (FieldWrite("fp8_weights", True, False), "Pesos en fp8 desactivado → activado: "),
+        (FieldWrite("upscaler_tile", 192, 0), "Bloque de los ampliadores 192: "),
+    ],
+)
+def test_our_own_controls_are_named_as_on_the_page_and_what_leaves_it_to_the_settings_has_no_before(write, shown):
+    assert view.changed_text(PLAN, (write,), "es").startswith(shown)
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_every_field_that_a_fix_can_write_has_a_name(language):
+    ours = {"tiled": "vae_tiled", "tile_size": "vae_tile_size", "apart": "cond_uncond_apart"}
+    fields = ["controlnet_low_vram", *(ours.get(name, name) for name in NAMES if name != "mode")]
+    assert [field for field in fields if Words(language).name_of("field", field) == field] == []
 
 
 def test_a_field_that_had_no_value_is_shown_without_a_before():
