@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from lib_vram.message import Message, render, sentence
-from lib_vram.physics.component import Source
+
+if TYPE_CHECKING:
+    from lib_vram.physics.component import Source
 
 PhaseName = Literal[
     "load", "text_encode", "controlnet_preprocess", "vae_encode", "sampling", "hires_upscale",

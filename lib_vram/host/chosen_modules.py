@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, get_args
 
 from lib_vram.errors import VramGuardError
-from lib_vram.model.inspect import inspect_file
+from lib_vram.host.headers import inspect_file
 from lib_vram.request import EncoderName
 
 OPTION = "forge_additional_modules"

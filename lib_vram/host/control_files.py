@@ -9,11 +9,14 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lib_vram.errors import VramGuardError
-from lib_vram.model.inspect import Checkpoint, inspect_file
+from lib_vram.host.headers import inspect_file
 from lib_vram.request import ControlKind, Family
+
+if TYPE_CHECKING:
+    from lib_vram.model.inspect import Checkpoint
 
 TABLES = (
     ("lib_controlnet.global_state", "controlnet_filename_dict"), ("scripts.global_state", "cn_models"),

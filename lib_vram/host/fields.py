@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from lib_vram.host.asked import ControlNet
 from lib_vram.host.control_files import control_file
 from lib_vram.host.unet_patches import UnetPatches
-from lib_vram.model.inspect import Checkpoint
 from lib_vram.request import SIZE_LIMITS, ModelVariant
+
+if TYPE_CHECKING:
+    from lib_vram.model.inspect import Checkpoint
 
 
 def control_unit(unit: ControlNet, family: str, weights_dtype: str) -> dict[str, Any]:

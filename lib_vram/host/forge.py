@@ -12,11 +12,11 @@ from lib_vram.guard.fail_open import fail_open
 from lib_vram.host import levers_storage, units
 from lib_vram.host.asked import Asked
 from lib_vram.host.backend_line import BackendLine
+from lib_vram.host.headers import inspect_file
 from lib_vram.host.levers import levers_of
 from lib_vram.host.patches import Patches, Run
 from lib_vram.host.webui import WebUI, dtype_name, stands_in
 from lib_vram.machine.card import Card
-from lib_vram.model.inspect import inspect_file
 from lib_vram.physics.weights import storage_type
 from lib_vram.request import HostName, Mode, Request
 from lib_vram.units import MIB

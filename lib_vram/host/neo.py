@@ -13,12 +13,12 @@ from lib_vram.host import levers_storage, neo_references, units
 from lib_vram.host.asked import Asked
 from lib_vram.host.backend_line import BackendLine
 from lib_vram.host.forge import sampling_apart
+from lib_vram.host.headers import inspect_file
 from lib_vram.host.levers import levers_of
 from lib_vram.host.neo_failure import show_the_cause
 from lib_vram.host.patches import Patches, Run
 from lib_vram.host.webui import WebUI, dtype_name, stands_in
 from lib_vram.machine.card import Card
-from lib_vram.model.inspect import inspect_file
 from lib_vram.physics.weights import storage_type
 from lib_vram.request import Hires, HostName, Mode, Request
 from lib_vram.units import MIB

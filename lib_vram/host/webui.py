@@ -31,13 +31,13 @@ from lib_vram.host import (
 from lib_vram.host.asked import Asked
 from lib_vram.host.base import FieldWrite, GuardMode, Settings
 from lib_vram.host.failures import WebuiErrors
+from lib_vram.host.headers import inspect_file
 from lib_vram.host.levers import cheaper_preview, levers_of
 from lib_vram.host.patches import Patches, Run, Runs
 from lib_vram.host.unet_patches import patches_of
 from lib_vram.machine.card import Card
 from lib_vram.machine.cards import current_card
 from lib_vram.message import language_of
-from lib_vram.model.inspect import inspect_file
 from lib_vram.physics.families import LOADED
 from lib_vram.plan.result import Plan
 from lib_vram.request import Hires, HostName, Mode, Request
