@@ -274,5 +274,5 @@
         return Boolean(input);
     }
 
-    guard.fields = {find, element: elementOf, read, value, write, holds, writeRun, more: []};
+    guard.fields = {find, choice: choiceOf, element: elementOf, read, value, write, holds, writeRun, more: []};
 })();

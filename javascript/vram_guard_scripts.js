@@ -66,18 +66,33 @@
         return isOn(element) ? script.labels.map(label => number(element, label)) : null;
     }
 
-    // A1111's Tiled Diffusion has ids, sizes in cells of the latent, and a size of its own for txt2img.
+    // A1111's Tiled Diffusion has ids, sizes in cells of the latent, and gives the run a size of its own.
     function readTiledDiffusion(form, tab) {
         const short = TILED_DIFFUSION[tab];
         const part = name => guard.fields.find(`MD-${short}-${name}`);
         if (!isTicked(part("enabled-checkbox") || part("enabled"))) return;
         form.unet_tile_cells = TILE_PARTS.map(name => inputNumber(part("latent-tile-" + name)));
-        if (tab !== "txt2img" || !isTicked(part("overwrite-image-size"))) return;
+        const own = tab === "txt2img" ? overwrittenSize(short, part) : enlargedSize(form, part);
+        if (!own || !own.every(side => side > 0)) return;
         form.unet_sets_size = true; // whatever else is asked for
-        for (const side of ["width", "height"]) {
-            const own = inputNumber(guard.fields.find(`MD-overwrite-${side}-${short}`));
-            if (own) form[side] = own;
-        }
+        [form.width, form.height] = own;
+        delete form.resize_scale;
+    }
+
+    function overwrittenSize(short, part) {
+        if (!isTicked(part("overwrite-image-size"))) return null;
+        return ["width", "height"].map(side => inputNumber(guard.fields.find(`MD-overwrite-${side}-${short}`)));
+    }
+
+    // img2img: the start picture's size, unless that is unticked, times the factor of an upscaler.
+    function enlargedSize(form, part) {
+        const keeps = isTicked(part("keep-input-size"));
+        const enlarges = ![undefined, "", "None"].includes(guard.fields.choice(part("upscaler-index")));
+        if (!keeps && !enlarges) return null;
+        const factor = enlarges ? inputNumber(part("upscaler-factor")) : 1;
+        const scale = keeps ? 1 : form.resize_scale;
+        const start = keeps || scale ? [form.image_width, form.image_height] : [form.width, form.height];
+        return start.map(side => Math.trunc(Math.trunc(side * (scale || 1)) * factor));
     }
 
     function isTicked(element) {

@@ -73,3 +73,33 @@ def test_tiled_diffusion_is_read_by_its_ids_and_sets_the_size(lab):
     assert form["unet_sets_size"] is True
     lab.page.evaluate("document.querySelector('#MD-t2i-enabled-checkbox input').checked = false")
     assert "unet_tile_cells" not in lab.page.evaluate("window.vramGuard.fields.read('txt2img')")
+
+
+ENLARGING = """
+(({keeps, upscaler}) => {
+    const number = (id, value) => `<div id="${id}"><input type="number" value="${value}"></div>`;
+    const made = document.createElement("div");
+    made.innerHTML = '<div id="MD-i2i-enabled-checkbox"><input type="checkbox" checked></div>' +
+        `<div id="MD-i2i-keep-input-size"><input type="checkbox" ${keeps ? "checked" : ""}></div>` +
+        `<div id="MD-i2i-upscaler-index"><input value="${upscaler}"></div>` + number("MD-i2i-upscaler-factor", 1.5) +
+        ["width", "height", "overlap", "batch-size"].map(name => number("MD-i2i-latent-tile-" + name, 64)).join("");
+    document.querySelector("#tab_txt2img").appendChild(made);
+    const form = {tab: "img2img", width: 512, height: 512, image_width: 1000, image_height: 600};
+    window.vramGuard.fields.more.forEach(more => more(form, "img2img"));
+    made.remove();
+    return [form.width, form.height, form.unet_sets_size === true];
+})
+"""
+
+
+@pytest.mark.parametrize(
+    ("keeps", "upscaler", "size"),
+    [
+        (True, "None", [1000, 600, True]),
+        (True, "ESRGAN_4x", [1500, 900, True]),
+        (False, "ESRGAN_4x", [768, 768, True]),
+        (False, "None", [512, 512, False]),
+    ],
+)
+def test_in_img2img_tiled_diffusion_takes_the_start_pictures_size_and_enlarges_it(lab, keeps, upscaler, size):
+    assert lab.page.evaluate(ENLARGING, {"keeps": keeps, "upscaler": upscaler}) == size
