@@ -11,6 +11,9 @@ A failure says only where the phase stopped, not what it would have come to. So 
 measured, half as much again is counted for it; afterwards what was measured, up to the band's upper end. Where even
 that does not explain the failure, or no driver says what it holds, something may have been missing that PyTorch does
 not count, and that is counted too.
+
+No failure raises a phase beyond what can be plausible for it (:mod:`lib_vram.learning.explained`). One that this does
+not explain is told and raises nothing; after two in one start what seemed to fit is called tight.
 """
 
 from __future__ import annotations
@@ -23,12 +26,13 @@ from statistics import median
 from lib_vram.estimate.residency import CONTEXT_BYTES, CONTEXT_HIGH_BYTES, CONTEXT_LOW_BYTES
 from lib_vram.estimate.result import Estimate, PhaseEstimate, Verdict
 from lib_vram.learning.band import LEAST_RUNS, Band, band, of_few, upper, without_far
-from lib_vram.learning.lessons import Lack, Lessons, Observation, kind_in
+from lib_vram.learning.explained import most_more_bytes
+from lib_vram.learning.lessons import APART, Doubt, Lack, Lessons, Observation, kind_in
 from lib_vram.message import Message, say
 from lib_vram.request import Request
 from lib_vram.units import MIB
 
-NEAR = (math.sqrt(2), 2.0, 4.0)
+NEAR = (math.sqrt(2), 2.0, APART)
 """Sizes that teach about each other: activations apart by no more than the first of these factors that has enough
 runs. Beyond the last, nothing is carried over."""
 LEAST_HALF_BYTES = 8 * MIB
@@ -45,6 +49,8 @@ FEW_HALVES = 3
 MOST_HALF_SHARE, MOST_HALF_SEEN = 0.15, 1.5
 """Of the activations, and of the furthest run that was seen: a band of a few runs is widened no further than to the
 larger of these and what is computed, since few runs that lie far apart say little of how far others may."""
+DOUBTS_OF_A_LIMIT = 2
+"""Failures of one start that their runs do not explain: one is an accident, two look like a limit."""
 FAR_SHARE, LEAST_FAR_BYTES = 0.25, 128 * MIB
 """Of the activations, and at the least: what single runs that are further off than both do not move the band by."""
 
@@ -67,6 +73,12 @@ def apply(estimate: Estimate, request: Request, lessons: Lessons, *, only_more: 
 
     ``only_more`` leaves out that something takes less: for lessons of another start of the same machine.
     """
+    result = _with_figures(estimate, request, lessons, only_more=only_more)
+    return result if only_more or not lessons.doubts else _doubted(result, request, lessons)
+
+
+def _with_figures(estimate: Estimate, request: Request, lessons: Lessons, *, only_more: bool) -> Estimate:
+    """Return ``estimate`` with its figures corrected."""
     if not estimate.phases or not (lessons.observations or lessons.lacks or lessons.contexts_bytes):
         return estimate
     context = _context(lessons)
@@ -88,6 +100,26 @@ def apply(estimate: Estimate, request: Request, lessons: Lessons, *, only_more: 
         phases=phases,
         notes=(*_notes(estimate.phases[place], corrections[place], context, lessons), *_kept_notes(estimate, context)),
     )
+
+
+def _doubted(result: Estimate, request: Request, lessons: Lessons) -> Estimate:
+    """Return ``result`` with what is to be said of failures that no need explains, tight where they look like a limit.
+
+    Larger runs than those that failed so are meant too, smaller ones are not.
+    """
+    found: tuple[Doubt, ...] = ()
+    for phase in result.phases:
+        doubts = lessons.doubts.get(kind_in(phase.name, request), ())
+        large = [doubt for doubt in doubts if doubt.activations_bytes <= phase.floor_bytes]
+        found = max(found, tuple(doubt for doubt in large if doubt.start == large[-1].start), key=len)
+    if not found:
+        return result
+    figures = {"needs_bytes": found[-1].needs_bytes, "unused_bytes": found[-1].unused_bytes}
+    if len(found) < DOUBTS_OF_A_LIMIT:
+        return replace(result, notes=(say("learning.note_doubt", **figures), *result.notes))
+    verdict: Verdict = "tight" if result.verdict == "fits" else result.verdict
+    notes = (say("learning.note_doubts", runs=len(found), **figures), *result.notes)
+    return replace(result, verdict=verdict, notes=notes)
 
 
 def corrector(
@@ -122,12 +154,14 @@ def _only_more_held(context: Band | None) -> Band | None:
 def correction(phase: PhaseEstimate, kind: str, lessons: Lessons) -> Correction:
     """Return what ``lessons`` say of ``phase``, which is of the ``kind`` that they are kept by."""
     near = _near(phase.floor_bytes, lessons.observations.get(kind, ()))
-    lack_bytes = max((0, *(_lacking(phase, lack) for lack in lessons.lacks.get(kind, ()))))
+    lacks = lessons.lacks.get(kind, ())
+    lack_bytes = max((0, *(_lacking(phase, lack) for lack in lacks)))
+    most_bytes = max((0, *(_most_lacking(phase, lack) for lack in lacks)))
     caution_bytes = LEAST_CAUTION_BYTES
     if len(near) < LEAST_RUNS:
         caution_bytes = max(caution_bytes, int(CAUTION_SHARE * phase.minimum_bytes))
     if not near:
-        more_bytes = lack_bytes + caution_bytes if lack_bytes else 0
+        more_bytes = min(lack_bytes + caution_bytes, most_bytes) if lack_bytes else 0
         return Correction(more_bytes, more_bytes, has_failed=lack_bytes > 0)
     offs = [[item.off_bytes for item in near], [_scaled(item.off_bytes, item, phase) for item in near]]
     off = _off(phase, offs)
@@ -138,7 +172,7 @@ def correction(phase: PhaseEstimate, kind: str, lessons: Lessons) -> Correction:
     ]
     more_bytes = max(_most(phase, values) for values in offs) if kind in lessons.failed else _sure(offs, off)
     if lack_bytes > max(0, more_bytes):
-        lack_bytes += caution_bytes
+        lack_bytes = min(lack_bytes + caution_bytes, most_bytes)
     elif lack_bytes and not lessons.contexts_bytes:
         lack_bytes = more_bytes + LEAST_CAUTION_BYTES
     return Correction(
@@ -227,6 +261,12 @@ def _lacking(phase: PhaseEstimate, lack: Lack) -> int:
     """Return what a failure says is missing in ``phase``: at a smaller size its share, at a larger one as much more."""
     share = phase.floor_bytes / max(1, lack.activations_bytes)
     return int(lack.more_bytes * min(share, NEAR[-1]) * LACK_SHARE)
+
+
+def _most_lacking(phase: PhaseEstimate, lack: Lack) -> int:
+    """Return the most that a failure can say of ``phase``: what is plausible for it, and what explained the failure."""
+    share = phase.floor_bytes / max(1, lack.activations_bytes)
+    return most_more_bytes(phase) + int(lack.beyond_bytes * min(share, NEAR[-1]))
 
 
 def _context(lessons: Lessons) -> Band | None:

@@ -38,8 +38,10 @@ def fault_of(text: str, expected: Estimate, done: Collection[str], stretch: str 
             return None, "other_processes"
         if seen_bytes > room_bytes + MOVED_BYTES:
             room_bytes = seen_bytes  # they have given some back meanwhile, and it was not enough
-    wanted_bytes = context_bytes + (numbers.allocated_bytes or 0) + (numbers.requested_bytes or 0)
-    return Fault(phase.name, max(room_bytes, wanted_bytes) + 1, room_bytes), found.kind
+    block_bytes = min(numbers.requested_bytes or 0, room_bytes)  # one that is larger than the card says no more
+    wanted_bytes = context_bytes + (numbers.allocated_bytes or 0) + block_bytes
+    demand_bytes = max(room_bytes, wanted_bytes) + 1
+    return Fault(phase.name, demand_bytes, room_bytes, numbers.requested_bytes, numbers.free_bytes), found.kind
 
 
 def _phase(expected: Estimate, said: str | None, done: Collection[str], stretch: str | None) -> PhaseEstimate | None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from lib_vram.learning.explained import block_bytes, is_explained, most_more_bytes, unused_bytes
 from lib_vram.learning.record import Fault, PhaseRecord, Predicted, Run
 from lib_vram.request import Request
 from lib_vram.units import MIB
@@ -17,6 +18,8 @@ OUTLIVED = 20
 """Whole runs of a kind whose peaks were measured: after so many they know better than a failure that came before."""
 UNSEEN_BYTES = 512 * MIB
 """So much may still be missing then: what the driver holds, or lies between blocks, is in no peak that is measured."""
+APART = 4.0
+"""Activations that are further apart than this factor teach nothing about each other."""
 _VAE = frozenset(("vae_decode", "vae_encode", "hires_upscale"))
 _ABOUT = ("family", "weights_dtype", "storage_dtype")
 
@@ -40,6 +43,22 @@ class Lack:
     more_bytes: int
     since: int = 0
     """How many runs of the kind had been measured by then."""
+    beyond_bytes: int = 0
+    """What made more of it plausible than what is computed for the phase alone: the block that was asked for, and what
+    runs had been measured to take."""
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """One failure that the run's own need does not explain, in bytes: it raises nothing."""
+
+    activations_bytes: int
+    needs_bytes: int
+    """What was computed to be needed, with the models."""
+    unused_bytes: int
+    """What was left of the card."""
+    start: float = 0.0
+    """Of the WebUI that it came in."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +72,8 @@ class Lessons:
     runs: int = 0
     failed: frozenset[str] = frozenset()
     """Kinds that have run out although they were computed to run, also those that were measured since."""
+    doubts: Mapping[str, tuple[Doubt, ...]] = field(default_factory=dict)
+    """Failures that no run as large has shown since to have been of the moment, oldest first."""
 
 
 NOTHING = Lessons()
@@ -85,41 +106,51 @@ def kind_in(phase: str, request: Request) -> str:
 
 def lessons_of(runs: Iterable[Run]) -> Lessons:
     """Return what ``runs`` of one machine, oldest first, teach."""
-    observations: dict[str, list[Observation]] = {}
-    lacks: dict[str, list[Lack]] = {}
-    contexts: list[int] = []
-    failed: set[str] = set()
-    count = 0
+    found, contexts, count = _Found(), [], 0
     for run in runs:
         count += 1
         if run.context_bytes is not None:
             contexts.append(run.context_bytes)
         for record in run.phases:
-            _learn(run, record, observations, lacks)
+            _learn(run, record, found)
         if run.fault is not None:
-            failed |= _learn_fault(run, run.fault, observations, lacks)
+            _learn_fault(run, run.fault, found)
     return Lessons(
-        {kind: tuple(found[-MOST:]) for kind, found in observations.items()},
-        {kind: found for kind in lacks if (found := _standing(lacks[kind], observations.get(kind, [])))},
+        {kind: tuple(seen[-MOST:]) for kind, seen in found.observations.items()},
+        {kind: lacks for kind in found.lacks if (lacks := _standing(found.lacks[kind], found.seen(kind)))},
         tuple(contexts[-MOST:]),
         count,
-        frozenset(failed),
+        frozenset(found.failed),
+        {kind: tuple(doubts[-MOST_FAULTS:]) for kind, doubts in found.doubts.items() if doubts},
     )
 
 
-def _learn(
-    run: Run, record: PhaseRecord, observations: dict[str, list[Observation]], lacks: dict[str, list[Lack]]
-) -> None:
+@dataclass(frozen=True)
+class _Found:
+    """What was found so far, by kind."""
+
+    observations: dict[str, list[Observation]] = field(default_factory=dict)
+    lacks: dict[str, list[Lack]] = field(default_factory=dict)
+    doubts: dict[str, list[Doubt]] = field(default_factory=dict)
+    failed: set[str] = field(default_factory=set)
+
+    def seen(self, kind: str) -> list[Observation]:
+        return self.observations.get(kind, [])
+
+
+def _learn(run: Run, record: PhaseRecord, found: _Found) -> None:
     predicted, peak = record.predicted, record.peak
     if predicted is None or not _is_whole(run, record):
         return
     kind = kind_of(record.name, run.request)
-    if kind in lacks:
-        lacks[kind] = [lack for lack in lacks[kind] if not _disproves(run, predicted, lack)]
+    if kind in found.lacks:
+        found.lacks[kind] = [lack for lack in found.lacks[kind] if not _disproves(run, predicted, lack)]
+    if kind in found.doubts:
+        found.doubts[kind] = [item for item in found.doubts[kind] if item.activations_bytes > predicted.floor_bytes]
     if peak.allocated_bytes is None or not peak.is_exact:
         return
     off_bytes = peak.allocated_bytes - predicted.allocated_bytes
-    observations.setdefault(kind, []).append(
+    found.observations.setdefault(kind, []).append(
         Observation(predicted.floor_bytes, off_bytes, _reserved_off(run, record, predicted))
     )
 
@@ -157,17 +188,31 @@ def _standing(found: list[Lack], seen: list[Observation]) -> tuple[Lack, ...]:
     )[-MOST_FAULTS:]
 
 
-def _learn_fault(
-    run: Run, fault: Fault, observations: dict[str, list[Observation]], lacks: dict[str, list[Lack]]
-) -> set[str]:
-    """Add what ``fault`` shows to ``lacks``; return the kind that failed, nothing where it was computed to fail."""
+def _learn_fault(run: Run, fault: Fault, found: _Found) -> None:
+    """Add what ``fault`` shows: what was missing, or that the run's own need does not explain it.
+
+    Nothing where it was computed to fail.
+    """
     predicted = next((item.predicted for item in run.phases if item.name == fault.phase), None)
     if predicted is None:
-        return set()
+        return
     more_bytes = fault.demand_bytes - predicted.needs_bytes
     if more_bytes <= 0:
-        return set()
+        return
     kind = kind_of(fault.phase, run.request)
-    since = len(observations.get(kind, ()))
-    lacks.setdefault(kind, []).append(Lack(predicted.floor_bytes, more_bytes, since))
-    return {kind}
+    seen = found.seen(kind)
+    beyond_bytes = block_bytes(fault) + _seen_more(predicted, seen[-MOST:])
+    if is_explained(fault, more_bytes, most_more_bytes(predicted) + beyond_bytes):
+        found.lacks.setdefault(kind, []).append(Lack(predicted.floor_bytes, more_bytes, len(seen), beyond_bytes))
+        found.failed.add(kind)
+    elif predicted.needs_bytes <= fault.room_bytes:
+        unused = unused_bytes(fault, predicted.needs_bytes)
+        found.doubts.setdefault(kind, []).append(Doubt(predicted.floor_bytes, predicted.needs_bytes, unused, run.start))
+
+
+def _seen_more(predicted: Predicted, seen: Iterable[Observation]) -> int:
+    """Return the most that runs near this size took beyond the computed, as bytes or as a share; 0 for none."""
+    size_bytes = max(1, predicted.floor_bytes)
+    shares = ((item.off_bytes, size_bytes / max(1, item.activations_bytes)) for item in seen)
+    near = (int(off_bytes * max(1.0, share)) for off_bytes, share in shares if 1 / APART <= share <= APART)
+    return max((0, *near))

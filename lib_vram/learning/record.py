@@ -95,6 +95,9 @@ class Fault:
     phase: str
     demand_bytes: int
     room_bytes: int
+    requested_bytes: int | None = None
+    """The block that found no place, and what was free on the card then, where the failure's text says so."""
+    free_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -122,6 +125,8 @@ class Run:
     low_bytes: int = 0
     high_bytes: int = 0
     """The phase that was to peak, and where: as earlier runs had corrected the estimate, with the driver's part."""
+    start: float = 0.0
+    """When the WebUI began to keep runs, in seconds since the epoch: the same for all runs of one start."""
 
     @property
     def images(self) -> int:

@@ -87,6 +87,7 @@ class Recorder:
         self._queue: queue.Queue[_Ended | Rescue | None] = queue.Queue(MOST_WAITING)
         self._thread: threading.Thread | None = None
         self._known: dict[str, tuple[Lessons, Durations]] = {}
+        self._start_at = time.time()
 
     # what the guard tells
 
@@ -322,7 +323,7 @@ class Recorder:
             verdict=said.verdict, available_bytes=expected.available_bytes, seconds=round(item.seconds, 3),
             steps=done.steps, context_bytes=done.context_bytes, phases=records, fault=fault, error=kind,
             is_rescued=done.rescued_in is not None, binding=said.binding_phase or "", expected_bytes=said.peak_bytes,
-            low_bytes=said.low_bytes, high_bytes=said.high_bytes,
+            low_bytes=said.low_bytes, high_bytes=said.high_bytes, start=self._start_at,
         )  # fmt: skip
 
 

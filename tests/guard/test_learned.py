@@ -151,7 +151,8 @@ def test_what_is_kept_of_the_virtual_card_is_what_it_measured(guard):
     assert kept.machine.driver == "virtual"
 
 
-def test_a_rescue_is_kept_and_its_run_teaches_that_it_ran_out(guard, monkeypatch):
+def rescued_in_sampling(guard, monkeypatch, **changes):
+    """Let a run be rescued in sampling, as on a machine that needs more there than is computed."""
     original = rescue.simulate_steps
 
     def steps(request):
@@ -160,11 +161,26 @@ def test_a_rescue_is_kept_and_its_run_teaches_that_it_ran_out(guard, monkeypatch
                 guard.session.rescued("sampling", "batch 4x1 -> 2x2")
             yield phase
 
-    monkeypatch.setattr(rescue, "simulate_steps", steps)
-    generate(guard)
+    with monkeypatch.context() as broken:
+        broken.setattr(rescue, "simulate_steps", steps)
+        generate(guard, **changes)
+
+
+def test_a_rescue_is_kept_and_its_run_teaches_that_it_ran_out(guard, monkeypatch):
+    rescued_in_sampling(guard, monkeypatch, batch_size=4)
     (kept,) = guard.learned.store.rescues()
     assert (kept.phase, kept.action, kept.family, kept.is_rescued) == (
         "sampling", "batch 4x1 -> 2x2", "sdxl", True
     )  # fmt: skip
     assert guard.learned.store.runs()[0].is_rescued
-    assert check(guard).estimate.verdict == "wont_fit"
+    assert check(guard, batch_size=4).estimate.verdict == "wont_fit"
+
+
+def test_a_rescue_that_no_need_explains_raises_nothing_and_a_second_one_warns(guard, monkeypatch):
+    before = check(guard, width=256, height=256).estimate
+    seen = []
+    for _ in range(2):
+        rescued_in_sampling(guard, monkeypatch, width=256, height=256)
+        after = check(guard, width=256, height=256).estimate
+        seen.append((after.verdict, after.notes[0].key, after.high_bytes <= before.high_bytes + 64 * MIB))
+    assert seen == [("fits", "learning.note_doubt", True), ("tight", "learning.note_doubts", True)]

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lib_vram import units
+from lib_vram.learning.explained import left_in
 from lib_vram.learning.record import Run
 from lib_vram.message import sentence
 from lib_vram.ui.html import Html, tag
@@ -81,7 +82,14 @@ def asked_for(request: Any) -> str:
 
 
 def outcome_of(run: Run, words: Words) -> str:
-    """Return how ``run`` ended."""
+    """Return how ``run`` ended, and what was left of the card where that does not explain it."""
+    unused_bytes = left_in(run)
+    if unused_bytes is None:
+        return _outcome_of(run, words)
+    return words("outcome_to_spare", outcome=_outcome_of(run, words), unused_bytes=unused_bytes)
+
+
+def _outcome_of(run: Run, words: Words) -> str:
     if run.fault is not None and run.is_rescued:
         return words("outcome_rescued", phase=words.phase(run.fault.phase))
     if run.fault is not None:
