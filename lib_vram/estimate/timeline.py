@@ -393,7 +393,7 @@ def _vae_component(
 ) -> Component:
     whole = Component(
         family=request.model.family, part=part, width=width, height=height,
-        batch=1 if _frames(request) > 1 else batch, frames=_frames(request),
+        batch=1 if _frames(request) > 1 and request.host != "diffusers" else batch, frames=_frames(request),
         dtype=vae_dtype(request),
         attention=request.attention, cfg=False, alloc_conf=conf_of(request), host=code_host(request),
         code=code_of(request),

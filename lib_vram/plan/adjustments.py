@@ -9,10 +9,11 @@ id                       costs     what it does
 ``vae_sliced``           time      diffusers: a batch is decoded one picture after the other
 ``batch_to_count``       time      fewer pictures at once, more batches: the same pictures with the same seeds
 ``cond_uncond_apart``    time      the two halves of a step one after the other
+``offload``              time      diffusers: one component on the card at a time
 ``vae_tiled``            time      the VAE decodes in overlapping tiles
 ``upscaler_tile``        time      the upscaler of the second pass works in smaller tiles
 ``controlnet_low_vram``  time      a ControlNet is on the card only for its own turn in each step
-``offload``              time      diffusers: one component on the card at a time, or one layer
+``offload_layers``       time      diffusers: one layer on the card at a time
 ``reserve``              time      more memory stays free for computing, so more weights are swapped
 ``fp8_storage``          detail    weights stored in 8 bits and computed from in 16
 ``hires_scale``          detail    a smaller second pass
@@ -124,9 +125,11 @@ def _tiles(request: Request) -> tuple[Candidate, ...]:
     if host_tiles(request):
         too_small = min(request.width, request.height) < FORGE_TILED_FROM
         return () if too_small or request.forge.never_oom_vae or request.vae.tiled else (True,)
-    if request.host == "diffusers":  # its call names no size
-        own, size = own_tile(request), request.hires_size() or (request.width, request.height)
-        return () if request.vae.tiled or max(size) <= own else (own,)
+    if request.host == "diffusers":  # a tile that holds the whole picture does nothing there
+        size = request.hires_size() or (request.width, request.height)
+        now = min(max(size), _tile(request)) if request.vae.tiled else max(size)
+        own = own_tile(request)
+        return tuple(tile for tile in dict.fromkeys((own, *TILE_CANDIDATES)) if tile <= own and tile < now)
     now = _tile(request) if request.vae.tiled else TILE_CANDIDATES[0] + 1
     return tuple(tile for tile in TILE_CANDIDATES if tile < now)
 
@@ -157,7 +160,8 @@ def _tile_text(before: Request, after: Request) -> Message:
     if host_tiles(after):
         return say(TILED_TEXTS.get(after.host, "plan.vae_tiled_by_host"))
     if after.host == "diffusers":
-        return say("plan.vae_tiled_diffusers", tile=_tile(after))
+        key = "plan.vae_tiled_diffusers" if _tile(after) == own_tile(after) else "plan.vae_smaller_tiles_diffusers"
+        return say(key, tile=_tile(after), latent=_tile(after) // MULTIPLE)
     if before.vae.tiled:
         return say("plan.vae_smaller_tiles", before=_tile(before), tile=_tile(after))
     return say("plan.vae_tiled", tile=_tile(after))
@@ -286,10 +290,11 @@ LADDER: tuple[Adjustment, ...] = (
     host_rungs.VAE_SLICED,
     BATCH_TO_COUNT,
     host_rungs.COND_UNCOND_APART,
+    host_rungs.OFFLOAD,
     VAE_TILED,
     host_rungs.UPSCALER_TILE,
     host_rungs.CONTROLNET_LOW_VRAM,
-    host_rungs.OFFLOAD,
+    host_rungs.OFFLOAD_LAYERS,
     host_rungs.RESERVE,
     host_rungs.FP8_STORAGE,
     HIRES_SCALE,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lib_vram.estimate.diffusers import PLACEMENTS, VAE_SLICING, Placement, placement, with_placement
+from lib_vram.estimate.diffusers import VAE_SLICING, Placement, placement, with_placement
 from lib_vram.estimate.flags import has_flag, uses_two_halves
 from lib_vram.estimate.named import upscaler_tile
 from lib_vram.estimate.timeline import CPU_UPSCALERS, uses_latent_upscaler
 from lib_vram.message import Message, say
+from lib_vram.plan.levers import LeverName
 from lib_vram.plan.result import Cost
 from lib_vram.plan.rung import Adjustment, Candidate, always, named
 from lib_vram.request import Attention, Request
@@ -108,22 +109,25 @@ VAE_SLICED = Adjustment(
 )
 
 
-def _leaner_placements(request: Request) -> tuple[Placement, ...]:
-    if request.host != "diffusers":
-        return ()
-    ways = tuple(PLACEMENTS.values())
-    return ways[ways.index(placement(request)) + 1 :]
+def _offload(name: LeverName, way: Placement, before: tuple[Placement, ...]) -> Adjustment:
+    """Return the rung that places a pipeline of diffusers in another way than those ``before`` it."""
+
+    def candidates(request: Request) -> tuple[Placement, ...]:
+        return (way,) if request.host == "diffusers" and placement(request) in before else ()
+
+    return Adjustment(
+        id=name,
+        field=named("host_args"),
+        costs=always("time"),
+        candidates=candidates,
+        apply=with_placement,
+        value=placement,
+        text=lambda _before, _after: say(f"plan.{name}"),
+    )
 
 
-OFFLOAD = Adjustment(
-    id="offload",
-    field=named("host_args"),
-    costs=always("time"),
-    candidates=_leaner_placements,
-    apply=with_placement,
-    value=placement,
-    text=lambda _before, after: say(f"plan.offload_{placement(after)}"),
-)
+OFFLOAD = _offload("offload", "model", ("whole",))
+OFFLOAD_LAYERS = _offload("offload_layers", "sequential", ("whole", "model"))
 
 
 def _apart(request: Request) -> tuple[bool, ...]:

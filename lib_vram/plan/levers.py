@@ -16,6 +16,7 @@ from lib_vram.request import HostName
 LeverName = Literal[
     "free_idle_models", "live_preview", "attention", "reserve", "batch_to_count", "cond_uncond_apart", "vae_tiled",
     "controlnet_low_vram", "upscaler_tile", "fp8_storage", "hires_scale", "smaller_size", "vae_sliced", "offload",
+    "offload_layers",
 ]  # fmt: skip
 """One name for a rung of the ladder and for what makes it happen in the host."""
 
@@ -115,7 +116,10 @@ LEVERS: Mapping[LeverName, Mapping[HostName, Means]] = {
         "diffusers": Means(True, "vae.enable_slicing"),
     },
     "offload": {
-        "diffusers": Means(True, "enable_model_cpu_offload, enable_sequential_cpu_offload"),
+        "diffusers": Means(True, "enable_model_cpu_offload"),
+    },
+    "offload_layers": {
+        "diffusers": Means(True, "enable_sequential_cpu_offload"),
     },
 }
 """A lever without a host cannot be had there at all; one that is not there yet is not offered."""

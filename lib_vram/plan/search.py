@@ -50,7 +50,7 @@ FEW = 8
 PATIENCE = 64
 """So many are tried in order before the steps get longer."""
 
-TO_RAM = ("reserve", "controlnet_low_vram", "offload")
+TO_RAM = ("reserve", "controlnet_low_vram", "offload", "offload_layers")
 """Rungs that keep weights in RAM instead of on the card."""
 SMALLER = ("hires_scale", "smaller_size")
 """Steps that give up some of the size that was asked for."""

@@ -27,8 +27,8 @@ BATCH, TILE, HIRES, SIZE = BATCH_TO_COUNT, VAE_TILED, HIRES_SCALE, SMALLER_SIZE
 def test_the_ladder_goes_from_harmless_to_harmful():
     assert [rung.id for rung in LADDER] == [
         "free_idle_models", "live_preview", "attention", "vae_sliced", "batch_to_count", "cond_uncond_apart",
-        "vae_tiled", "upscaler_tile", "controlnet_low_vram", "offload", "reserve", "fp8_storage", "hires_scale",
-        "smaller_size",
+        "offload", "vae_tiled", "upscaler_tile", "controlnet_low_vram", "offload_layers", "reserve", "fp8_storage",
+        "hires_scale", "smaller_size",
     ]  # fmt: skip
     costs = [COSTS.index(rung.costs(None)) for rung in LADDER]
     assert costs == sorted(costs)

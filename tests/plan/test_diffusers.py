@@ -7,7 +7,7 @@ import random
 import pytest
 
 from lib_vram.plan.adjustments import LADDER, offered
-from lib_vram.plan.host_rungs import OFFLOAD, VAE_SLICED
+from lib_vram.plan.host_rungs import OFFLOAD, OFFLOAD_LAYERS, VAE_SLICED
 from lib_vram.plan.ram import need_bytes, ram_need
 from lib_vram.plan.search import make_plan
 from lib_vram.plan.table import seen_bytes
@@ -37,18 +37,26 @@ def test_a_batch_of_sdxl_fits_on_8_gib_with_two_calls():
 
 def test_what_the_script_calls_already_is_not_offered_again():
     request = on_card(4, "--enable-vae-slicing", SEQUENTIAL, batch_size=4)
-    assert (VAE_SLICED.candidates(request), OFFLOAD.candidates(request)) == ((), ())
-    assert OFFLOAD.candidates(on_card(4, MODEL)) == ("sequential",)
-    assert OFFLOAD.apply(on_card(4, MODEL), "sequential").host_args == (SEQUENTIAL,)
+    assert [rung.candidates(request) for rung in (VAE_SLICED, OFFLOAD, OFFLOAD_LAYERS)] == [(), (), ()]
+    assert OFFLOAD.candidates(on_card(4, MODEL)) == ()
+    assert OFFLOAD_LAYERS.apply(on_card(4, MODEL), "sequential").host_args == (SEQUENTIAL,)
     assert VAE_SLICED.candidates(on_card(8)) == ()
 
 
-def test_tiles_are_offered_where_the_picture_is_larger_than_the_vaes_own():
+def test_tiles_are_offered_that_are_smaller_than_the_picture_and_no_larger_than_the_vaes_own():
     rung = next(rung for rung in LADDER if rung.id == "vae_tiled")
-    assert rung.candidates(pipeline("sdxl")) == ()
-    assert rung.candidates(pipeline("sdxl", width=1536)) == (1024,)
-    assert rung.candidates(pipeline("sd15")) == (512,)
+    assert rung.candidates(pipeline("sdxl"))[:2] == (960, 896)
+    assert rung.candidates(pipeline("sdxl", width=1536))[:2] == (1024, 960)
+    assert rung.candidates(pipeline("sd15")) == (512, 448, 384, 320, 256)
+    assert rung.candidates(pipeline("sd15", vae={"tiled": True, "tile_size": 320})) == (256,)
+    assert rung.candidates(pipeline("sd15", width=256, height=256)) == ()
     assert rung.candidates(pipeline("wan21_1b", width=832, height=480)) == (256,)
+
+
+def test_smaller_tiles_come_with_the_lines_that_set_them():
+    plan = make_plan(on_card(4, SEQUENTIAL))
+    assert [step.id for step in plan.steps] == ["vae_tiled"]
+    assert str(plan.steps[0].text).startswith("vae.enable_tiling(), tile_sample_min_size = ")
 
 
 def test_attention_that_diffusers_has_not_is_not_offered():

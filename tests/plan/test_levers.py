@@ -31,3 +31,4 @@ def test_what_a_host_cannot_do_at_all():
     assert not has_lever("diffusers", "cond_uncond_apart")
     assert not has_lever("a1111", "vae_sliced")
     assert not has_lever("forge", "offload")
+    assert not has_lever("a1111", "offload_layers")
