@@ -16,6 +16,15 @@ _COMPARED = (
 )  # fmt: skip
 """Fields that decide how much memory a generation needs."""
 _COUNTED = ("controlnets", "loras")
+_LABELS = {
+    "model.family": "Model", "model.checkpoint": "Checkpoint", "model.weights_dtype": "dtype", "width": "Width",
+    "height": "Height", "batch_size": "Batch size", "frames": "Frames", "cfg_scale": "CFG Scale",
+    "hires.scale": "Upscale by", "hires.width": "Resize width to", "hires.height": "Resize height to",
+    "hires.upscaler": "Upscaler", "vae.dtype": "VAE dtype", "vae.tiled": "Tiled VAE", "attention": "Attention",
+    "batch_cond_uncond": "Batch cond/uncond", "live_preview": "Live preview", "mode": "txt2img/img2img",
+    "controlnets": "ControlNet", "loras": "LoRA", "refiner": "Refiner",
+}  # fmt: skip
+"""Their names as the WebUIs label the controls, which is in English in every language."""
 
 
 @dataclass(frozen=True)
@@ -79,9 +88,11 @@ def _compared(before: Request, after: Request) -> list[Message]:
     found = changes(before, after)
     if not found:
         return [say("diagnosis.evidence_same_worked")]
-    shown = ", ".join(f"{path} {_shown(old)} → {_shown(new)}" for path, old, new in found[:6])
+    shown = ", ".join(f"{_LABELS[path]} {_shown(old)} → {_shown(new)}" for path, old, new in found[:6])
     return [say("diagnosis.evidence_changed", changes=shown)]
 
 
 def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return "✓" if value else "✕"
     return "-" if value is None else str(value)

@@ -22,7 +22,7 @@ def test_the_same_settings_that_worked_point_to_the_state_of_the_memory():
 def test_what_changed_since_the_last_good_run_is_named():
     found = diagnose(OOM, Context(failed=REQUEST.replace(batch_size=4), last_good=REQUEST))
     assert found.symptom == "changed"
-    assert any("batch_size 1 → 4" in str(item) for item in found.evidence)
+    assert any("Batch size 1 → 4" in str(item) for item in found.evidence)
 
 
 def test_video_has_a_row_of_its_own():
@@ -49,3 +49,13 @@ def test_the_checklist_ticks_what_the_machine_can_see():
     assert done["disk"] is True
     assert done["swap"] is None
     assert done["restarted"] is None
+
+
+def test_what_changed_is_named_as_the_page_labels_it():
+    after = REQUEST.replace(
+        width=1536, height=1536, attention="math", mode="img2img", cfg_scale=1.0, batch_cond_uncond=False, frames=5
+    )
+    found = diagnose(OOM, Context(failed=after, last_good=REQUEST))
+    (said,) = [str(item) for item in found.evidence if item.key == "diagnosis.evidence_changed"]
+    assert "Width 1024 → 1536, Height 1024 → 1536, " in said
+    assert "_" not in said
