@@ -81,13 +81,16 @@ class Learned:
         elif event == "failed":
             self.recorder.failed(failure)
         elif event == "rescued":
-            self._rescued(str(values.get("name")), str(values.get("changes") or "again"))
+            changes, error = str(values.get("changes") or "again"), str(values.get("failure") or "")
+            self._rescued(str(values.get("name")), changes, error)
         elif event == "done":
             self.recorder.dropped()
 
-    def _rescued(self, phase: str, action: str) -> None:
+    def _rescued(self, phase: str, action: str, error: str) -> None:
         from lib_vram.learning.store import record_rescue
 
+        if self.recorder is not None:
+            self.recorder.rescued(phase, error)
         record_rescue(phase, action, is_rescued=True, host=self._host.name)
 
     @fail_open(instead=_nothing)

@@ -73,9 +73,9 @@ class Work:
 
 
 class Rescuer:
-    """Puts the rescue in place and takes it away. ``told`` hears of each rescue: the phase and the infotext's line."""
+    """Puts the rescue in place and takes it away. ``told`` hears of each: phase, infotext's line, the error's text."""
 
-    def __init__(self, host: Any, told: Callable[[PhaseName, str], object] = lambda phase, line: None) -> None:
+    def __init__(self, host: Any, told: Callable[[PhaseName, str, str], object] = lambda *_: None) -> None:
         self.host = host
         self.told = told
         self.keeper: Any = None
@@ -224,7 +224,7 @@ class Rescuer:
                 work.request = None
         return work.request
 
-    def saved(self, work: Work, phase: PhaseName, line: str, steps: tuple[Message, ...]) -> None:
+    def saved(self, work: Work, phase: PhaseName, line: str, steps: tuple[Message, ...], error: str = "") -> None:
         """Tell that the run was rescued: in the log, under the pictures and in the infotext."""
         self.ran_out_in.add(phase)
         thinking.record(work.p.extra_generation_params, phase, line)
@@ -235,7 +235,7 @@ class Rescuer:
             if run.extra_generation_params is not work.p.extra_generation_params:
                 thinking.record(run.extra_generation_params, "detailer", line)
             run.comment(text)
-        self.told(phase, line)
+        self.told(phase, line, error)
 
     def lost(self, work: Work, phase: PhaseName) -> None:
         """Tell under the pictures what they came without: the hosts only log the failure of a hook.
@@ -373,7 +373,8 @@ class Trying:
         if self._untold:
             self._untold = False
             progress.clear(self._shown)
-            self.rescuer.saved(self.work, self.phase, "; ".join(self._lines), tuple(self._steps))
+            error = "".join(f"{type(item).__name__}: {item}" for item in self._failures[:1])
+            self.rescuer.saved(self.work, self.phase, "; ".join(self._lines), tuple(self._steps), error)
             self._lines, self._steps = [], []
 
 

@@ -126,9 +126,12 @@ class Session:
             self._failure = Failure(text[-TEXT_LIMIT:], found.request if found else None, time.time())
         self._note("failed", text=text.strip().rpartition("\n")[2][:200])
 
-    def rescued(self, phase: str, line: str) -> None:
-        """Note that the run that is open ran out of memory in ``phase`` and goes on; ``line`` is what was changed."""
-        self._note("rescued", name=phase, changes=line)
+    def rescued(self, phase: str, line: str, text: str = "") -> None:
+        """Note that the run that is open ran out of memory in ``phase`` and goes on; ``line`` is what was changed.
+
+        ``text`` is the error's, which those who follow the run hear and the journal does not keep.
+        """
+        self._note("rescued", failure=text[-TEXT_LIMIT:], name=phase, changes=line)
 
     def phase(self, name: str) -> None:
         """Note that the run that is open has come to the phase ``name``."""
@@ -188,8 +191,8 @@ class Session:
         self._open = [item for item in self._open if item is not found]
         return found
 
-    def _note(self, event: str, request: Request | None = None, **values: Any) -> None:
+    def _note(self, event: str, request: Request | None = None, failure: str = "", **values: Any) -> None:
         if self.hears is not None:
-            self.hears(event, {**values, "request": request})
+            self.hears(event, {**values, "request": request, "failure": failure})
         if self.journal is not None:
             self.journal.write(event, **values)

@@ -20,8 +20,8 @@ from lib_vram.message import render, say
 
 logger = logging.getLogger("vram_guard")
 
-Rescued = tuple[PhaseName, thinking.Rung]
-"""The phase that ran out, and what the next try does differently."""
+Rescued = tuple[PhaseName, thinking.Rung, str]
+"""The phase that ran out, what the next try does differently, and the error's text."""
 
 
 def phases(run: LabRun, session: Session, language: str, *, rescues: bool) -> Iterator[PhaseRun]:
@@ -38,8 +38,8 @@ def phases(run: LabRun, session: Session, language: str, *, rescues: bool) -> It
             for number, phase in enumerate(simulate_steps(run.request)):
                 if number >= done:
                     done, tried = number + 1, 0
-                    for rescued in untold:
-                        _tell(run, rescued, session, language)
+                    for item in untold:
+                        _tell(run, item, session, language)
                     untold.clear()
                     yield phase
             return
@@ -65,15 +65,15 @@ def _changed(run: LabRun, error: PhaseOutOfMemory, tried: int) -> Rescued | None
     if rung.request is None or (rung.request == run.request and tried > 1):
         return None
     run.request = rung.request
-    return error.phase, rung
+    return error.phase, rung, error.error_text
 
 
 @fail_open(instead=lambda *_: None)
 def _tell(run: LabRun, rescued: Rescued, session: Session, language: str) -> None:
     """Say what was done differently, once it has helped."""
-    phase, rung = rescued
+    phase, rung, error = rescued
     thinking.record(run.extra_generation_params, phase, rung.line)
     text = thinking.rescued_text(phase, rung.steps, language)
     logger.warning("%s", text)
     run.comment(text)
-    session.rescued(phase, rung.line)
+    session.rescued(phase, rung.line, error)

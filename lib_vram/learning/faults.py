@@ -44,6 +44,20 @@ def fault_of(text: str, expected: Estimate, done: Collection[str], stretch: str 
     return Fault(phase.name, demand_bytes, room_bytes, numbers.requested_bytes, numbers.free_bytes), found.kind
 
 
+def rescued_fault(text: str, expected: Estimate, phase: str) -> Fault | None:
+    """Return the fault of a run that was rescued in ``phase`` from the error ``text``; ``""`` where that is not known.
+
+    ``None`` where nothing is computed for the phase, or other programs had taken the memory.
+    """
+    names = [item.name for item in expected.phases]
+    if phase not in names:
+        return None
+    fault, kind = fault_of(text, expected, [name for name in names if name != phase], None)
+    if fault is None and kind != "other_processes":
+        return Fault(phase, expected.available_bytes + 1, expected.available_bytes)
+    return fault
+
+
 def _phase(expected: Estimate, said: str | None, done: Collection[str], stretch: str | None) -> PhaseEstimate | None:
     """Return the phase that failed: by the traceback, else the one that needs most where it happened."""
     if stretch is None:

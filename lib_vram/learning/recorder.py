@@ -22,10 +22,10 @@ from lib_vram.learning import counters, store
 from lib_vram.learning.correct import apply
 from lib_vram.learning.counters import Counters
 from lib_vram.learning.durations import Durations, Known
-from lib_vram.learning.faults import MOVED_BYTES, fault_of
+from lib_vram.learning.faults import MOVED_BYTES, fault_of, rescued_fault
 from lib_vram.learning.lessons import Lessons, lessons_of
 from lib_vram.learning.peaks import Peak, Stretch, merged
-from lib_vram.learning.record import Fault, Machine, Outcome, Rescue, Run, kept_of, phase_records
+from lib_vram.learning.record import Machine, Outcome, Rescue, Run, kept_of, phase_records
 from lib_vram.learning.store import Store
 from lib_vram.machine.card import Card
 from lib_vram.request import Request
@@ -59,6 +59,8 @@ class _Open:
     context_bytes: int | None = None
     inner: int = 0
     rescued_in: str | None = None
+    rescued_from: str = ""
+    """The text of the error that it was first rescued from, where that is known."""
     others_bytes: int = 0
     """The most that other programs were seen to hold."""
 
@@ -150,6 +152,12 @@ class Recorder:
     def failed(self, text: str) -> None:
         """Note that the run at work ended with the error ``text``."""
         self._close("failed", text)
+
+    def rescued(self, phase: str, text: str) -> None:
+        """Note that the run at work ran out in ``phase`` with the error ``text`` and goes on another way."""
+        with self._lock:
+            if self._open is not None and self._open.rescued_in is None:
+                self._open.rescued_in, self._open.rescued_from = phase, text
 
     def keep_rescue(self, rescue: Rescue) -> None:
         """Keep ``rescue``, and that the run at work is no measure of anything any more."""
@@ -314,8 +322,8 @@ class Recorder:
         if item.outcome == "failed":
             last = measured[-1][0] if measured and done.by_stretch else None
             fault, kind = fault_of(item.error, expected, done.measured, last)
-        elif any(phase.name == done.rescued_in for phase in expected.phases) and not _squeezed(done):
-            fault = Fault(str(done.rescued_in), expected.available_bytes + 1, expected.available_bytes)
+        elif done.rescued_in is not None and not _squeezed(done):
+            fault = rescued_fault(done.rescued_from, expected, done.rescued_in)
         if fault is not None and not any(record.name == fault.phase for record in records):
             records = (*records, *phase_records(expected, [(fault.phase, 0.0, Peak())], by_stretch=False))
         return Run(

@@ -151,14 +151,14 @@ def test_what_is_kept_of_the_virtual_card_is_what_it_measured(guard):
     assert kept.machine.driver == "virtual"
 
 
-def rescued_in_sampling(guard, monkeypatch, **changes):
+def rescued_in_sampling(guard, monkeypatch, text="", **changes):
     """Let a run be rescued in sampling, as on a machine that needs more there than is computed."""
     original = rescue.simulate_steps
 
     def steps(request):
         for phase in original(request):
             if phase.name == "sampling":
-                guard.session.rescued("sampling", "batch 4x1 -> 2x2")
+                guard.session.rescued("sampling", "batch 4x1 -> 2x2", text)
             yield phase
 
     with monkeypatch.context() as broken:
@@ -184,3 +184,16 @@ def test_a_rescue_that_no_need_explains_raises_nothing_and_a_second_one_warns(gu
         after = check(guard, width=256, height=256).estimate
         seen.append((after.verdict, after.notes[0].key, after.high_bytes <= before.high_bytes + 64 * MIB))
     assert seen == [("fits", "learning.note_doubt", True), ("tight", "learning.note_doubts", True)]
+
+
+@pytest.mark.parametrize(("free", "verdict"), [("12.00 MiB", "wont_fit"), ("5.00 GiB", "fits")])
+def test_the_text_of_the_error_that_a_run_was_rescued_from_says_whether_the_card_was_full(
+    guard, monkeypatch, free, verdict
+):
+    text = (
+        f"CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of 12.00 GiB of which {free} is "
+        f"free."
+    )
+    rescued_in_sampling(guard, monkeypatch, text, batch_size=4)
+    assert check(guard, batch_size=4).estimate.verdict == verdict
+    assert text not in guard.learned.store.path.read_bytes().decode("latin-1")

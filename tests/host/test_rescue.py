@@ -38,7 +38,7 @@ def rescued():
 def host(monkeypatch, rescued):
     made = webui.Host().install(monkeypatch)
     monkeypatch.setattr(rescue_levers.gc, "collect", lambda: 0)  # reference counts must be enough, and it takes long
-    rescuer = rescue.Rescuer(made, lambda phase, line: rescued.append((phase, line)))
+    rescuer = rescue.Rescuer(made, lambda phase, line, error: rescued.append((phase, line)))
     made.rescuer = rescuer
     fail_open.forget()
     rescuer.start()

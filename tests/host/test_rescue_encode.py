@@ -89,7 +89,7 @@ def host(monkeypatch, rescued):
     )  # fmt: skip
     monkeypatch.setitem(sys.modules, "torch", torch)
     monkeypatch.setattr(rescue_levers.gc, "collect", lambda: 0)
-    made.rescuer = rescue.Rescuer(made, lambda phase, line: rescued.append((phase, line)))
+    made.rescuer = rescue.Rescuer(made, lambda phase, line, error: rescued.append((phase, line)))
     fail_open.forget()
     made.rescuer.start()
     yield made

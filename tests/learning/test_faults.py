@@ -1,6 +1,6 @@
 import pytest
 
-from lib_vram.learning.faults import fault_of
+from lib_vram.learning.faults import fault_of, rescued_fault
 from lib_vram.learning.record import Fault
 from lib_vram.units import GIB, MIB
 from tests.learning.makers import CONTEXT, estimate, phase
@@ -64,3 +64,17 @@ def test_on_the_virtual_card_it_is_the_first_phase_that_had_not_ended():
 
 def test_a_failure_of_what_cannot_be_computed_teaches_nothing():
     assert fault_of(torch_text(), estimate(phase("sampling")), (), "detailer") == (None, "gpu_memory")
+
+
+def test_a_rescue_is_learned_from_by_the_text_of_its_error_where_that_is_known():
+    room = EXPECTED.available_bytes
+    assert rescued_fault("", EXPECTED, "sampling") == Fault("sampling", room + 1, room)
+    fault = rescued_fault(torch_text("9.00 GiB", allocated="3.00 GiB"), EXPECTED, "sampling")
+    assert (fault.phase, fault.requested_bytes, fault.free_bytes) == ("sampling", 9 * GIB, 200 * MIB)
+    assert fault.demand_bytes == CONTEXT + 12 * GIB + 1
+
+
+def test_a_rescue_from_what_another_program_took_teaches_nothing():
+    text = torch_text(free="100.00 MiB", process="7.00 GiB", allocated="6.00 GiB")
+    assert rescued_fault(text, EXPECTED, "sampling") is None
+    assert rescued_fault(text, EXPECTED, "detailer") is None

@@ -12,6 +12,7 @@ import pytest
 from fastapi import FastAPI
 from starlette.testclient import TestClient
 
+from lib_vram import units
 from lib_vram.learning.record import Rescue
 from lib_vram.learning.recorder import Recorder
 from lib_vram.learning.store import Store
@@ -19,7 +20,8 @@ from lib_vram.message import LANGUAGES, area, say
 from lib_vram.request import VaeSpec
 from lib_vram.ui import access, routes
 from lib_vram.ui.sections import SECTIONS, history
-from tests.learning.makers import MACHINE, REQUEST, estimate, failed, record, run
+from lib_vram.units import GIB, MIB
+from tests.learning.makers import MACHINE, REQUEST, estimate, failed, phase, record, run
 from tests.learning.test_durations import timed
 
 RESCUE = Rescue(5.0, "a1111", "vae_decode", "vae_tiled", True, 2, 1.5, "sdxl")
@@ -122,6 +124,14 @@ def test_a_rescued_run_is_not_measured_against_what_it_was_to_take():
 )  # fmt: skip
 def test_a_failure_is_named_as_people_call_it(error, said):
     assert f"✕ {said}" in text_of(history.inside([run(outcome="failed", error=error)], (), None, "en"))
+
+
+def test_of_a_failure_that_its_own_need_does_not_explain_it_is_said_how_much_was_left():
+    small = phase(floor=20 * MIB, weights=2038 * MIB)
+    spare = units.human(11 * GIB - small.needs_bytes)
+    said = f"✕ ran out of memory in VAE decode, with {spare} to spare on the card"
+    assert said in text_of(history.inside([failed(small)], (), None, "en"))
+    assert "to spare" not in text_of(history.inside([failed(phase(floor=4000 * MIB))], (), None, "en"))
 
 
 @pytest.mark.parametrize(("count", "folded"), [(8, ""), (9, "1 older run"), (40, "12 older runs")])
