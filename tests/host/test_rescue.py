@@ -62,6 +62,16 @@ def test_a_run_that_does_not_fail_is_computed_as_without_us(host, rescued):
     assert (p.extra_generation_params, p.comments, host.freed, rescued) == ({}, [], [], [])
 
 
+def test_the_error_that_it_was_first_rescued_from_is_heard_with_its_figures(host):
+    heard = []
+    host.rescuer.told = lambda *said: heard.append(said)
+    first = out_of_memory()
+    text = str(first)
+    host.fails["sampling"] = [first, out_of_memory()]
+    host.run(batch_size=4)
+    assert heard[0] == ("sampling", heard[0][1], f"{type(first).__name__}: {text}")
+
+
 @pytest.mark.parametrize("failed", [1, 2])
 @pytest.mark.parametrize("kind", [webui.Txt2Img, Img2Img])
 def test_sampling_is_done_again_in_shares_with_the_same_pictures(host, monkeypatch, kind, failed):

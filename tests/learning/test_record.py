@@ -69,3 +69,10 @@ def test_every_phase_of_an_estimate_lies_in_a_stretch():
     from lib_vram.estimate.result import PhaseName
 
     assert {name for names in COVERS.values() for name in names} == set(get_args(PhaseName))
+
+
+def test_a_run_that_was_kept_before_the_figures_of_failures_were_is_read():
+    made = failed()
+    data = made.to_dict()
+    del data["start"], data["fault"]["requested_bytes"], data["fault"]["free_bytes"]
+    assert run_of(data) == made

@@ -362,3 +362,10 @@ def test_questions_about_ever_other_machines_keep_no_more_than_a_few_in_memory(r
     for number in range(module.MOST_MACHINES + 10):
         recorder._of(f"machine {number}")
     assert len(recorder._known) == module.MOST_MACHINES
+
+
+def test_runs_of_one_start_are_known_as_such(recorder, torch, tmp_path):
+    for _ in range(2):
+        recorder.ended(generate(recorder, torch))
+    first, second = kept(recorder)
+    assert 0 < first.start == second.start <= first.at
