@@ -80,7 +80,7 @@ def test_tensors_of_nothing_known_are_a_problem(model_file: Callable[..., Path])
     checkpoint = inspect_file(model_file({"blocks.0.mixer.weight": ("F16", (64, 64))}))
     assert ([item.name for item in checkpoint.components], checkpoint.bytes_of("other")) == (["other"], 8192)
     assert [render(problem) for problem in checkpoint.problems] == [
-        "these are tensors of nothing that VRAM Guard knows"
+        "these tensors are of nothing that VRAM Guard knows"
     ]
 
 
