@@ -26,7 +26,7 @@ from statistics import median
 from lib_vram.estimate.residency import CONTEXT_BYTES, CONTEXT_HIGH_BYTES, CONTEXT_LOW_BYTES
 from lib_vram.estimate.result import Estimate, PhaseEstimate, Verdict
 from lib_vram.learning.band import LEAST_RUNS, Band, band, of_few, upper, without_far
-from lib_vram.learning.explained import most_more_bytes
+from lib_vram.learning.explained import LIMIT_NOTE, most_more_bytes
 from lib_vram.learning.lessons import APART, Doubt, Lack, Lessons, Observation, kind_in
 from lib_vram.message import Message, say
 from lib_vram.request import Request
@@ -118,7 +118,7 @@ def _doubted(result: Estimate, request: Request, lessons: Lessons) -> Estimate:
     if len(found) < DOUBTS_OF_A_LIMIT:
         return replace(result, notes=(say("learning.note_doubt", **figures), *result.notes))
     verdict: Verdict = "tight" if result.verdict == "fits" else result.verdict
-    notes = (say("learning.note_doubts", runs=len(found), **figures), *result.notes)
+    notes = (say(LIMIT_NOTE, runs=len(found), **figures), *result.notes)
     return replace(result, verdict=verdict, notes=notes)
 
 

@@ -29,6 +29,9 @@ UNUSED_BYTES = GIB
 """With so much free on the card beyond the block that was asked for, it was not the run that filled the card. Torch
 gives back what it keeps for later before it reads what is free."""
 
+LIMIT_NOTE = "learning.note_doubts"
+"""What an estimate says that is called tight for failures which look like a limit."""
+
 
 class Computed(Protocol):
     """The figures of a phase, as an estimate has them and as they are kept of a run."""

@@ -8,6 +8,7 @@ from lib_vram.estimate.notes import ends_in_tiles
 from lib_vram.estimate.result import Estimate, Verdict, phase_name
 from lib_vram.guard.in_pieces import NOTE as IN_PIECES
 from lib_vram.host.base import FieldWrite
+from lib_vram.learning.explained import LIMIT_NOTE
 from lib_vram.message import render
 from lib_vram.plan.result import Plan, Step
 from lib_vram.request import Request
@@ -70,7 +71,8 @@ def _bar_parts(estimate: Estimate, words: Words) -> list[str]:
     if is_in_pieces(estimate):
         parts[-1] = words("bar_in_pieces")
     elif estimate.verdict == "tight":
-        parts.append(words("bar_may_slow"))
+        may_fail = any(note.key == LIMIT_NOTE for note in estimate.notes)
+        parts.append(words("bar_may_fail" if may_fail else "bar_may_slow"))
     return parts
 
 

@@ -73,6 +73,12 @@ def test_the_bar_speaks_every_language_of_the_catalogue(language, text):
     assert view.bar_text(WONT_FIT, language) == text
 
 
+def test_what_is_tight_for_failures_with_room_to_spare_is_not_said_to_slow_down():
+    limited = dataclasses.replace(TIGHT, notes=(say("learning.note_doubts", runs=2, needs_bytes=1, unused_bytes=1),))
+    assert view.bar_text(TIGHT, "en").endswith("may slow down")
+    assert view.bar_text(limited, "en").endswith("may run out again")
+
+
 def test_the_bar_is_one_button_that_says_what_it_opens():
     assert view.bar(FITS, REQUEST, "en") == (
         '<button type="button" class="vg-open" aria-expanded="false"'
