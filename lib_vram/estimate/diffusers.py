@@ -28,9 +28,10 @@ from typing import Any, Literal
 
 from lib_vram.errors import BadInput
 from lib_vram.estimate.controls import control_bytes
-from lib_vram.estimate.diffusers_weights import as_loaded, encoders_as_loaded, vae_ends_bytes
+from lib_vram.estimate.diffusers_weights import as_counted, encoders_as_counted
 from lib_vram.estimate.flags import compute_dtype, has_flag, unet_dtype, upcasts_vae, vae_dtype
 from lib_vram.estimate.forge import Decided
+from lib_vram.estimate.loading import HALF_VAE
 from lib_vram.estimate.weights import ModelWeights
 from lib_vram.estimate.work import Sizes, Work
 from lib_vram.physics.families import SHAPES
@@ -126,16 +127,17 @@ def beside_each_other(
 
     They share the VAE and the refiner's text encoder, which is the first pipeline's second one.
     """
-    base, refiner = as_loaded(request, weights), as_loaded(refined, other)
-    encoders = max(0, base.text_encoders_bytes - refiner.text_encoders_bytes)
-    return refiner.unet_bytes, base.unet_bytes + encoders
+    base, refiner = as_counted(request, weights), as_counted(refined, other)
+    both, shared = (item.allocated("text_encoders", item.text_encoders_bytes) for item in (base, refiner))
+    encoders = max(0, both - shared)
+    return refiner.allocated("unet", refiner.unet_bytes), base.allocated("unet", base.unet_bytes) + encoders
 
 
 def diffusers_decides(
     request: Request, works: tuple[Work, ...], weights: ModelWeights, empty_bytes: int
 ) -> tuple[Decided, ...]:
     """Return for each work what is on the card then; how much is free there (``empty_bytes``) decides nothing."""
-    way, counted, weights = placement(request), weights, as_loaded(request, weights)
+    way, counted, weights = placement(request), weights, as_counted(request, weights)
     if way == "model":
         hooks = _Hooks(request, counted)
         return tuple((work, work.component, (*hooks.parts_during(work), *work.held)) for work in works)
@@ -186,7 +188,7 @@ def _whole_parts(request: Request, work: Work, weights: ModelWeights) -> Sizes:
     return (
         ("unet", weights.unet_bytes),
         ("text_encoders", weights.text_encoders_bytes),
-        ("vae", _vae_bytes(request, weights, works=work.worker == "vae")),
+        (_vae_name(request, work), _vae_bytes(request, weights, works=work.worker == "vae")),
         ("controlnet", controls),
         ("lora", _lora_bytes(request)),
     )
@@ -201,8 +203,12 @@ def _layer_parts(request: Request, work: Work, weights: ModelWeights) -> Sizes:
 def _vae_bytes(request: Request, weights: ModelWeights, *, works: bool) -> int:
     """Return what the VAE weighs: where it is made fp32 for its turn, it is in half precision outside of that."""
     dtype = request.vae.dtype if upcasts_vae(request) and not works else vae_dtype(request)
-    size = weights.vae_bytes if dtype == vae_dtype(request) else weights.vae_bytes // 2
-    return size + vae_ends_bytes(request, dtype)
+    return weights.vae_bytes if dtype == vae_dtype(request) else weights.vae_bytes // 2
+
+
+def _vae_name(request: Request, work: Work) -> str:
+    """Return the name under which it is known what the VAE takes beyond its weight: that depends on the type."""
+    return HALF_VAE if upcasts_vae(request) and work.worker != "vae" else "vae"
 
 
 def _lora_bytes(request: Request) -> int:
@@ -221,10 +227,10 @@ class _Hooks:
 
     def __init__(self, request: Request, weights: ModelWeights) -> None:
         self.request = request
-        self.encoders = encoders_as_loaded(request, weights.text_encoders_bytes)
+        self.encoders = encoders_as_counted(request, weights.text_encoders_bytes)
         self.sizes = {
             **self.encoders,
-            "unet": as_loaded(request, weights).unet_bytes + _lora_bytes(request),
+            "unet": as_counted(request, weights).unet_bytes + _lora_bytes(request),
             "vae": _vae_bytes(request, weights, works=False),
             **{
                 f"controlnet {place}": control_bytes(unit, compute_dtype(request))
@@ -281,7 +287,8 @@ class _Hooks:
     def _parts(self, names: set[str], work: Work) -> Sizes:
         totals: dict[str, int] = {}
         for name in sorted(names):
-            shown = "text_encoders" if name in self.encoders else name.split(" ")[0]
+            shown = f"text_encoders {name}" if name in self.encoders else name.split(" ")[0]
+            shown = _vae_name(self.request, work) if shown == "vae" else shown
             size = self.vae_at_work_bytes if name == work.worker == "vae" else self.sizes[name]
             totals[shown] = totals.get(shown, 0) + size
         return (*totals.items(), *_safety_checker(self.request))

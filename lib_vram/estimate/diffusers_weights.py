@@ -1,69 +1,24 @@
-"""What a diffusers pipeline's weights take beyond their count: unsplit ends of blocks, and layers that fp8 leaves out.
+"""What a diffusers pipeline's modules have that the published files have not, and what its fp8 storage leaves out.
 
-PyTorch's allocator leaves a parameter a block that is up to 1 MiB larger than it asks for. Under ``to("cuda")`` every
-parameter is a block of its own, and of SDXL's half a thousand large ones that comes to 101 MiB: they count as
-allocated. With expandable segments, or in the driver's own pool, there are no such ends.
-
-Both tables were counted with the modules of diffusers 0.36 and transformers 4.57 on ``meta``, in the sizes of the
-published configurations: the first by loading them into the replayed allocator, the second by calling
-``enable_layerwise_casting`` on them.
+Counted with the modules of diffusers 0.36 and transformers 4.57 on ``meta``, in the sizes of the published
+configurations; what fp8 leaves out by calling ``enable_layerwise_casting`` on them.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import NamedTuple
 
 from lib_vram.estimate.encoders import ENCODERS as COUNTS
 from lib_vram.estimate.encoders import encoder_sizes
-from lib_vram.estimate.flags import set_conf, unet_dtype
+from lib_vram.estimate.flags import unet_dtype
 from lib_vram.estimate.weights import ModelWeights
-from lib_vram.physics.alloc_conf import AllocatorConf
-from lib_vram.physics.families import SHAPES
 from lib_vram.physics.weights import weights_bytes
 from lib_vram.request import Family, Request
 
-
-class Ends(NamedTuple):
-    """Bytes beyond the count in half precision and in fp32."""
-
-    half: int
-    full: int
-
-
-UNETS: dict[Family, Ends] = {
-    "sd15": Ends(13_838_968, 18_574_576),
-    "sd21": Ends(12_610_168, 19_377_392),
-    "sdxl": Ends(106_067_448, 82_471_920),
-    "sdxl_refiner": Ends(57_322_488, 32_702_960),
-    "sd35_medium": Ends(36_223_104, 14_187_264),
-    "sd35_large": Ends(393_569_664, 52_074_752),
-    "flux1": Ends(1_087_872, 256),
-    "chroma": Ends(61_312, 44_288),
-    "flux2_klein_4b": Ends(22_559_744, 40_894_464),
-    "flux2_klein_9b": Ends(35_672_064, 71_303_168),
-    "qwen_image": Ends(1_634_688, 256),
-    "zimage": Ends(106_972_544, 33_030_400),
-    "lumina2": Ends(19_584, 94_379_776),
-    "wan21_1b": Ends(1_573_248, 1_573_120),
-    "wan21_14b": Ends(84_410_752, 1_048_832),
-}
-"""Denoisers. diffusers' Klein has some weights that the counted file has not."""
-ENCODERS: dict[str, Ends] = {
-    "clip_l": Ends(6_946_816, 0),
-    "clip_g": Ends(0, 67_895_296),
-    "open_clip_h": Ends(-27_289_600, -53_530_624),
-    "t5_xxl": Ends(1_048_576, 0),
-    "umt5_xxl": Ends(1_048_576, 0),
-    "gemma2_2b": Ends(1_048_576, 81_788_928),
-    "qwen25_vl_7b": Ends(44_564_480, 147_849_216),
-    "qwen3_4b": Ends(56_772_608, 113_508_352),
-    "qwen3_8b": Ends(1_067_008, 0),
-}
-"""Text encoders. SD 2.1's has 23 layers in diffusers, and 24 in its own file."""
-VAES = {"wan": Ends(1_054_746, 22_744_628)}
-KL = Ends(5_517_362, 1_837_668)
-"""The VAEs of one picture, whose sizes hardly differ."""
+MORE_PARAMETERS: dict[Family, int] = {"flux2_klein_4b": 10_223_616, "flux2_klein_9b": 17_825_792}
+"""Klein is distilled without guidance, and its class makes an embedding of it all the same."""
+FEWER_PARAMETERS = {"open_clip_h": 13_644_800}
+"""SD 2.1's text encoder has 23 layers in diffusers, and 24 in its own file."""
 
 LEFT_OUT_OF_FP8: dict[Family, int] = {
     "sd15": 200_320,
@@ -84,7 +39,6 @@ LEFT_OUT_OF_FP8: dict[Family, int] = {
 }
 """Weights that ``enable_layerwise_casting`` leaves in half precision: a byte more for each. Layers whose name has
 ``norm`` are left out, and Flux.1's and SD 3.5's modulations, a quarter of all weights, are called so."""
-HALVES = ("fp16", "bf16")
 KEPT_IN_FP32: dict[str, int] = dict.fromkeys(("t5_xxl", "umt5_xxl"), 24 * 10_240 * 4_096)
 """Weights of T5's output projections, which transformers keeps in fp32 where the rest is loaded in fp16 or quantised
 by bitsandbytes (``_keep_in_fp32_modules``): 1.9 GiB on top of fp16."""
@@ -92,17 +46,16 @@ BITSANDBYTES = ("nf4", "int8")
 """What quantises linear layers alone: tables of tokens stay in half precision."""
 
 
-def as_loaded(request: Request, weights: ModelWeights) -> ModelWeights:
-    """Return ``weights`` as a pipeline has them on the card, the VAE left as it is: see :func:`vae_ends_bytes`."""
+def as_counted(request: Request, weights: ModelWeights) -> ModelWeights:
+    """Return ``weights`` as a pipeline has them on the card."""
     dtype, family = unet_dtype(request), request.model.family
-    more = LEFT_OUT_OF_FP8[family] if dtype == "fp8" else 0
-    more += _of(UNETS[family], dtype) if _has_ends(request) else 0
-    encoders = encoders_as_loaded(request, weights.text_encoders_bytes)
+    more = weights_bytes(MORE_PARAMETERS.get(family, 0), dtype) + (LEFT_OUT_OF_FP8[family] if dtype == "fp8" else 0)
+    encoders = encoders_as_counted(request, weights.text_encoders_bytes)
     return replace(weights, unet_bytes=weights.unet_bytes + more, text_encoders_bytes=sum(encoders.values()))
 
 
-def encoders_as_loaded(request: Request, counted_bytes: int) -> dict[str, int]:
-    """Return what each text encoder takes on the card, in the order of calls, where their counts come to so much."""
+def encoders_as_counted(request: Request, counted_bytes: int) -> dict[str, int]:
+    """Return what each text encoder weighs on the card, in the order of calls, where their counts come to so much."""
     sizes = encoder_sizes(request, counted_bytes)
     return {name: max(0, size + _beyond_count(request, name)) for name, size in sizes.items()}
 
@@ -114,20 +67,5 @@ def _beyond_count(request: Request, name: str) -> int:
     if named in BITSANDBYTES:
         stored = weights_bytes(projections, named) + weights_bytes(tokens, named)
         return weights_bytes(projections, "fp32") + weights_bytes(tokens, "fp16") - stored
-    ends = _of(ENCODERS[name], dtype if named or dtype == "fp32" else "fp16") if _has_ends(request) else 0
-    return ends + (weights_bytes(projections, "fp16") if dtype == "fp16" else 0)
-
-
-def vae_ends_bytes(request: Request, dtype: str) -> int:
-    """Return the ends of the VAE's blocks in ``dtype``."""
-    return _of(VAES.get(SHAPES[request.model.family].vae, KL), dtype) if _has_ends(request) else 0
-
-
-def _of(ends: Ends, dtype: str) -> int:
-    """Return the ends in ``dtype``; of quantised weights they are not known, and left out."""
-    return ends.full if dtype == "fp32" else ends.half if dtype in HALVES else 0
-
-
-def _has_ends(request: Request) -> bool:
-    conf = AllocatorConf.parse(set_conf(request))
-    return not conf.expandable and not conf.stream_ordered
+    fewer = weights_bytes(FEWER_PARAMETERS.get(name, 0), named or ("fp32" if dtype == "fp32" else "fp16"))
+    return (weights_bytes(projections, "fp16") if dtype == "fp16" else 0) - fewer

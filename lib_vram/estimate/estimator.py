@@ -243,12 +243,16 @@ def _phase(name: PhaseName, items: list[Measured]) -> PhaseEstimate:
     top = max(items, key=lambda item: item.placed.resident_bytes + item.memory.minimum_bytes)
     base_bytes = top.placed.resident_bytes
     over = [(item.placed.resident_bytes - base_bytes, item.memory) for item in items]
+    most = max(
+        item.placed.resident_bytes - base_bytes + item.placed.tails_bytes + item.memory.comfortable_bytes
+        for item in items
+    )
     return PhaseEstimate(
         name=name,
         resident_bytes=base_bytes,
         floor_bytes=max(extra + memory.floor_bytes for extra, memory in over),
         minimum_bytes=top.memory.minimum_bytes,
-        comfortable_bytes=max(extra + memory.comfortable_bytes for extra, memory in over),
+        comfortable_bytes=most,
         low_bytes=max(extra + memory.low_bytes for extra, memory in over),
         high_bytes=max(extra + memory.high_bytes for extra, memory in over),
         source=top.memory.source,

@@ -18,7 +18,7 @@ On top of all that comes what the driver and the library's kernels hold: :data:`
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -110,11 +110,16 @@ LEAST: dict[HostName, Bound] = {
 
 @dataclass(frozen=True)
 class Placed:
-    """A piece of work with what is on the device meanwhile, largest first, as the allocator reserves it."""
+    """A piece of work with what is on the device meanwhile, largest first, as PyTorch's allocator holds it.
+
+    ``tails_bytes`` is what is reserved between the weights and too small for the activations, which here use none of
+    it: it counts in what they take when nothing limits them.
+    """
 
     work: Work
     component: Working
     resident: Sizes
+    tails_bytes: int = 0
 
     @cached_property
     def resident_bytes(self) -> int:
@@ -137,8 +142,7 @@ def place(request: Request, works: tuple[Work, ...], weights: ModelWeights) -> t
         decided = tuple((work, work.component, _a1111_parts(request, work, weights)) for work in works)
     room_bytes = available_bytes(request)
     return tuple(
-        _placed(work, as_computed(request, component), _with_context(parts), room_bytes)
-        for work, component, parts in decided
+        _placed(work, as_computed(request, component), parts, weights, room_bytes) for work, component, parts in decided
     )
 
 
@@ -193,12 +197,15 @@ def with_part(placed: Placed, name: str, size_bytes: int) -> Placed:
     return replace(placed, resident=_sorted((*placed.resident, (name, round_up(size_bytes, SEGMENT_BYTES)))))
 
 
-def _placed(work: Work, component: Working, resident: Sizes, room_bytes: int) -> Placed:
+def _placed(work: Work, component: Working, parts: Sizes, weights: ModelWeights, room_bytes: int) -> Placed:
     """Attention that slices itself by free memory is told what it will find free."""
+    loads = dict(weights.loads)
+    resident = _with_context((name, loads[name].allocated(size) if name in loads else size) for name, size in parts)
+    tails_bytes = sum(loads[name].tails(size) for name, size in parts if name in loads)
     if not isinstance(component, Addon) and looks_at_free_memory(component):
         free_bytes = max(0, room_bytes - sum(size for _, size in resident))
         component = replace(component, free_bytes=free_bytes)
-    return Placed(work, component, resident)
+    return Placed(work, component, resident, tails_bytes)
 
 
 def _a1111_parts(request: Request, work: Work, weights: ModelWeights) -> Sizes:
@@ -231,8 +238,13 @@ def _a1111_controlnets(request: Request, work: Work) -> int:
     return total
 
 
-def _with_context(parts: Sizes) -> Sizes:
-    rounded = tuple((name, round_up(size, SEGMENT_BYTES)) for name, size in parts if size > 0)
+def _with_context(parts: Iterable[tuple[str, int]]) -> Sizes:
+    """Return the whole segments of ``parts``; pieces of one part (``text_encoders clip_g``) are one."""
+    sizes: dict[str, int] = {}
+    for name, size in parts:
+        shown = name.split(" ")[0]
+        sizes[shown] = sizes.get(shown, 0) + size
+    rounded = tuple((name, round_up(size, SEGMENT_BYTES)) for name, size in sizes.items() if size > 0)
     return _sorted((("context", CONTEXT_BYTES), *rounded))
 
 

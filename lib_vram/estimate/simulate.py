@@ -133,7 +133,9 @@ def _run_phase(
             peak_bytes = CONTEXT_BYTES + max(allocated_bytes, error.allocated_bytes)
             raise PhaseOutOfMemory(error, name, peak_bytes, error_text(request, error)) from None
         allocated_bytes = max(allocated_bytes, kept_bytes + allocator.peak_allocated_bytes)
-        reserved_bytes = max(reserved_bytes, kept_bytes + allocator.peak_reserved_bytes)
+        without_tails = kept_bytes + allocator.peak_reserved_bytes
+        with_tails = min(without_tails + item.placed.tails_bytes, available_bytes(request) - CONTEXT_BYTES)
+        reserved_bytes = max(reserved_bytes, without_tails, with_tails)
         allocator.empty_cache()
     return PhaseRun(name, allocated_bytes, reserved_bytes)
 

@@ -8,8 +8,9 @@ from functools import lru_cache
 from lib_vram.errors import VramGuardError
 from lib_vram.estimate.encoders import Inspect, encoders_of
 from lib_vram.estimate.flags import has_flag, unet_dtype, vae_dtype
+from lib_vram.estimate.loading import PARTS, Loads, loads_of
 from lib_vram.message import Message, say
-from lib_vram.model.inspect import Checkpoint, inspect_file
+from lib_vram.model.inspect import Checkpoint, ComponentWeights, inspect_file
 from lib_vram.physics.controlnets import shape_of
 from lib_vram.physics.families import LOADED
 from lib_vram.physics.weights import (
@@ -117,11 +118,6 @@ LINEAR: dict[Family, tuple[int, int]] = {
 """Weights of UNets that lie in linear layers, and the largest of these: bitsandbytes quantises no convolutions."""
 
 
-_PARTS = {
-    "unet": "unet", "transformer": "unet", "vae": "vae",
-    "text_encoder": "text_encoders", "text_encoder_2": "text_encoders", "text_encoder_3": "text_encoders",
-}  # fmt: skip
-"""Components of a file, and which of an architecture's counts they are."""
 _KEPT = frozenset(BITS_PER_WEIGHT) - {"fp64", "fp32", "fp16", "bf16", "f64", "f32", "f16"}
 """Types that the hosts keep as they are stored."""
 _CLIP = ("clip_", "open_clip_")
@@ -129,7 +125,7 @@ _CLIP = ("clip_", "open_clip_")
 
 @dataclass(frozen=True)
 class ModelWeights:
-    """Weights of one request's model as they lie on the device. All sizes in bytes."""
+    """Weights of one request's model, as sums, and in ``loads`` what they take beyond that. All sizes in bytes."""
 
     unet_bytes: int
     block_bytes: int
@@ -139,6 +135,12 @@ class ModelWeights:
     vae_bytes: int
     vae_layer_bytes: int
     notes: tuple[Message, ...] = ()
+    loads: Loads = ()
+
+    def allocated(self, name: str, size_bytes: int) -> int:
+        """Return what ``size_bytes`` of the part called ``name`` take as PyTorch's allocator holds them."""
+        load = dict(self.loads).get(name)
+        return size_bytes if load is None else load.allocated(size_bytes)
 
 
 def weights_of(request: Request, inspect: Inspect = inspect_file) -> ModelWeights | None:
@@ -149,7 +151,7 @@ def weights_of(request: Request, inspect: Inspect = inspect_file) -> ModelWeight
     known = ARCHITECTURES.get(request.model.family)
     if known is None:
         return None
-    counts, stored, notes = _counts(request, known, inspect)
+    counts, stored, notes, components = _counts(request, known, inspect)
     if request.model.family == LOADED:
         if not counts["unet"]:
             return None
@@ -170,7 +172,7 @@ def weights_of(request: Request, inspect: Inspect = inspect_file) -> ModelWeight
     if encoders is not None:
         stored |= {"text_encoders_bytes": encoders.weights_bytes, "text_layer_bytes": encoders.layer_bytes}
         notes = (*notes, *encoders.notes)
-    return replace(sizes, notes=(*notes, *vae_notes), **stored)
+    return replace(sizes, notes=(*notes, *vae_notes), loads=loads_of(request, components), **stored)
 
 
 def _upcast_bytes(request: Request) -> int:
@@ -250,28 +252,28 @@ def _measured(host: HostName, family: Family) -> int | None:
 
 def _counts(
     request: Request, known: Architecture, inspect: Inspect
-) -> tuple[dict[str, int], dict[str, int], tuple[Message, ...]]:
-    """Return parameters by part, bytes of the parts that lie on the device as the file stores them, and notes."""
+) -> tuple[dict[str, int], dict[str, int], tuple[Message, ...], tuple[ComponentWeights, ...]]:
+    """Return parameters by part, bytes of parts that stay as the file stores them, notes, and what is in the file."""
     counts = {"unet": known.unet, "text_encoders": known.text_encoders, "vae": known.vae}
     if request.model.checkpoint is None:
-        return counts, {}, (say("estimate.weights_of_family", family=request.model.family),)
+        return counts, {}, (say("estimate.weights_of_family", family=request.model.family),), ()
     try:
         checkpoint = inspect(request.model.checkpoint)
     except (VramGuardError, OSError):
-        return counts, {}, (say("estimate.checkpoint_unusable", family=request.model.family),)
+        return counts, {}, (say("estimate.checkpoint_unusable", family=request.model.family),), ()
     found = _found(checkpoint)
     if "unet" not in found:
-        return counts, {}, (say("estimate.checkpoint_unusable", family=request.model.family),)
+        return counts, {}, (say("estimate.checkpoint_unusable", family=request.model.family),), ()
     notes: tuple[Message, ...] = ()
     if checkpoint.family not in (None, request.model.family):
         notes = (say("estimate.checkpoint_of_other_family", found=checkpoint.family, family=request.model.family),)
-    return {**counts, **found}, _stored(checkpoint, request), notes
+    return {**counts, **found}, _stored(checkpoint, request), notes, checkpoint.components
 
 
 def _found(checkpoint: Checkpoint) -> dict[str, int]:
     counts: dict[str, int] = {}
     for component in checkpoint.components:
-        name = _PARTS.get(component.name)
+        name = PARTS.get(component.name)
         if name and component.parameters:
             counts[name] = counts.get(name, 0) + component.parameters
     return counts
@@ -290,7 +292,7 @@ def _stored(checkpoint: Checkpoint, request: Request) -> dict[str, int]:
         kept = (item.loaded_bytes if item.dtype in _KEPT else 2 * item.parameters for item in encoders)
         found["text_encoders_bytes"] = sum(kept)
     for item in checkpoint.components:
-        is_denoiser = _PARTS.get(item.name) == "unet" and item.dtype in _KEPT - {"fp8"}
+        is_denoiser = PARTS.get(item.name) == "unet" and item.dtype in _KEPT - {"fp8"}
         if is_denoiser and item.loaded_bytes and storage_type(item.dtype) == unet_dtype(request):
             found["unet_bytes"] = item.loaded_bytes
     return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO, get_args
@@ -30,7 +30,8 @@ class ComponentWeights:
     ``dtype`` is that of most of its bytes, ``dtypes`` has every one with its bytes, the largest first. ``kind`` is
     which text encoder (``t5_xxl``) or VAE (the family that it is profiled under) it is, ``""`` when that is not known.
     ``largest_layer`` is how many numbers the largest layer has that is multiplied with; ``loaded_bytes`` what Forge and
-    Neo keep of the component on the device in the file's own types.
+    Neo keep of the component on the device in the file's own types. ``numbers`` is how many each tensor has, in the
+    file's order, below 0 for vectors.
     """
 
     name: ComponentName
@@ -41,6 +42,7 @@ class ComponentWeights:
     dtypes: tuple[tuple[str, int], ...] = ()
     largest_layer: int = 0
     loaded_bytes: int = 0
+    numbers: tuple[int, ...] = field(default=(), repr=False)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the contract's JSON form."""
@@ -145,7 +147,12 @@ def _weigh(part: Part) -> ComponentWeights:
     parameters = sum(weight.parameters for weight in part.weights)
     total_bytes = sum(weight.size_bytes for weight in part.weights)
     largest, loaded = _largest(part.weights), _loaded(part.weights, dtypes)
-    return ComponentWeights(part.name, dtype, parameters, total_bytes, part.kind, ranked, largest, loaded)
+    numbers = tuple(
+        -weight.parameters if len(weight.shape) == 1 else weight.parameters
+        for weight in part.weights
+        if weight.parameters
+    )
+    return ComponentWeights(part.name, dtype, parameters, total_bytes, part.kind, ranked, largest, loaded, numbers)
 
 
 def _loaded(weights: Iterable[Weight], stored: Mapping[str, int]) -> int:

@@ -36,10 +36,16 @@ def test_a_larger_need_does_not_lower_the_part_that_is_loaded():
     assert parts(small)["unet"] == parts(large)["unet"] < 4800 * MIB
 
 
+AS_ALLOCATED = 1.0207
+"""What SDXL's UNet takes of its sum."""
+
+
 def test_the_reserve_of_a_run_is_what_the_part_goes_by():
     device = {"name": "NVIDIA GeForce RTX 3060", "total_bytes": 6 * GIB}
     one, three = (a_request(device=device, forge={"inference_memory_bytes": size * GIB}) for size in (1, 3))
-    assert parts(one)["unet"] - parts(three)["unet"] == pytest.approx(2 * GIB / 1.3, abs=4 * MIB)
+    assert parts(one)["unet"] - parts(three)["unet"] == pytest.approx(
+        1.0207 * 2 * GIB / 1.3, abs=4 * MIB
+    )  # as allocated
 
 
 @pytest.mark.parametrize("fields", [{"forge": {"never_oom_unet": True}}, {"host_args": ["--always-no-vram"]}])

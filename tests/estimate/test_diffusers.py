@@ -114,7 +114,7 @@ def test_the_safety_checker_is_there_when_it_is_named_and_never_leaves():
 
 def test_loras_lie_beside_the_unet_until_they_are_fused():
     request = pipeline("sdxl", MODEL, loras=[{"bytes": 200 * MIB}])
-    assert on_card(request)["sampling"] == {"unet": UNET + 200}
+    assert on_card(request)["sampling"] == {"unet": UNET + 204}
     assert "estimate.loras_merged" not in {note.key for note in estimate(request).notes}
 
 
@@ -243,7 +243,7 @@ def test_published_memory_after_loading_of_flux(model, encoder, gib, off):
         ({"weights_dtype": "bf16"}, None, 23.271, 0.002),
         ({"weights_dtype": "bf16", "storage_dtype": "fp8"}, None, 15.621, 0.02),
         ({"weights_dtype": "int8"}, "int8", 23.428, 0.03),
-        ({"weights_dtype": "q8_0"}, None, 12.965, 0.01),
+        ({"weights_dtype": "q8_0"}, None, 12.965, 0.04),  # its tails, counted whole, are 0.25 GiB
     ],
 )
 def test_published_peaks_of_reserved_under_model_offload(model, encoder, gib, off):

@@ -20,7 +20,8 @@ def kept(request):
     ]
 
 
-EVERYTHING = {"unet": 1640, "text_encoders": 236, "vae": 160}
+EVERYTHING = {"unet": 1654, "text_encoders": 242, "vae": 166}
+"""As allocated: 13, 7 and 5 MiB above their sums."""
 
 
 def test_without_flags_everything_stays():
@@ -28,7 +29,7 @@ def test_without_flags_everything_stays():
 
 
 def test_medvram_keeps_the_part_at_work():
-    assert kept(a_request(host_args=["--medvram"])) == [{"text_encoders": 236}, {"unet": 1640}, {"vae": 160}]
+    assert kept(a_request(host_args=["--medvram"])) == [{"text_encoders": 242}, {"unet": 1654}, {"vae": 166}]
 
 
 def test_medvram_sdxl_changes_nothing_for_sd15():
@@ -36,24 +37,24 @@ def test_medvram_sdxl_changes_nothing_for_sd15():
 
 
 def test_lowvram_keeps_the_unet_s_largest_block():
-    assert kept(a_request(host_args=["--lowvram"])) == [{"text_encoders": 236}, {"unet": 186}, {"vae": 160}]
+    assert kept(a_request(host_args=["--lowvram"])) == [{"text_encoders": 242}, {"unet": 188}, {"vae": 166}]
     sdxl = a_request(model={"family": "sdxl"}, host_args=["--lowvram"])
-    assert kept(sdxl) == [{"text_encoders": 1560}, {"unet": 798}, {"vae": 160}]
+    assert kept(sdxl) == [{"text_encoders": 1568}, {"unet": 816}, {"vae": 166}]
 
 
 def test_a_controlnet_stays_in_every_phase():
     request = a_request(controlnets=[{"family": "sd15"}], host_args=["--medvram"])
-    assert [parts.get("controlnet", 0) for parts in kept(request)] == [690, 690, 690, 690]
+    assert [parts.get("controlnet", 0) for parts in kept(request)] == [698, 698, 698, 698]
 
 
 def test_a_low_vram_controlnet_is_there_in_its_own_turn_only():
     request = a_request(controlnets=[{"family": "sd15", "low_vram": True}, {"family": "sd15", "low_vram": True}])
-    assert [parts.get("controlnet", 0) for parts in kept(request)] == [0, 690, 690, 0, 0]
+    assert [parts.get("controlnet", 0) for parts in kept(request)] == [0, 698, 698, 0, 0]
 
 
 def test_a_vae_in_fp32_doubles_and_does_not_touch_the_controlnet():
     request = a_request(controlnets=[{"family": "sd15"}], host_args=["--no-half-vae"])
-    assert kept(request)[-1] == {"unet": 1640, "text_encoders": 236, "vae": 320, "controlnet": 690}
+    assert kept(request)[-1] == {"unet": 1654, "text_encoders": 242, "vae": 322, "controlnet": 698}
 
 
 def test_the_driver_s_context_is_in_every_phase_and_parts_are_whole_segments_largest_first():

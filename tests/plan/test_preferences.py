@@ -76,6 +76,6 @@ def test_when_several_kept_things_would_have_to_change_none_is_singled_out():
 
 
 def test_what_is_kept_does_not_hide_what_no_change_could_help():
-    request = a_request(model={"family": "sdxl", "weights_dtype": "fp8"}, device={"total_bytes": 3 * GIB})
+    request = a_request(model={"family": "sdxl", "weights_dtype": "fp8"}, device={"total_bytes": int(3.1 * GIB)})
     plan = make_plan(request, physics, Preferences.of(["size"]))
     assert "--medvram" in str(plan.when_not)
