@@ -22,7 +22,7 @@ def advised(open_lab):
     def opened(query="", **options):
         lab = open_lab(query, **options)
         total = lab.page.locator("#lab_total input[type=number]")
-        total.fill("7")
+        total.fill("7.5")
         total.press("Tab")
         lab.wait_for_verdict("wont_fit")
         lab.show_tab("VRAM Guard")
