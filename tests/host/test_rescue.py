@@ -482,6 +482,22 @@ def test_an_interrupt_between_two_shares_keeps_the_first(host):
     assert len(pictures) == 2
 
 
+def test_every_share_begins_with_the_model_with_which_the_step_began(host):
+    models, began = sys.modules["modules.sd_models"], []
+    models.reload_model_weights = lambda: setattr(models.model_data.sd_model, "sd_checkpoint_info", "base")
+
+    def refine(*_):
+        began.append(models.model_data.sd_model.sd_checkpoint_info)
+        models.model_data.sd_model.sd_checkpoint_info = "refiner"
+
+    models.reload_model_weights()
+    host.tell_batch = refine
+    host.fails["sampling"] = [out_of_memory()]
+    host.run(batch_size=4)
+    assert sampled(host) == [4, 2, 2]
+    assert began[-2:] == ["base", "base"]
+
+
 def test_starting_again_wraps_once_and_stopping_leaves_nothing(host):
     host.rescuer.start()
     host.rescuer.start()
