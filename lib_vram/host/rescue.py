@@ -411,7 +411,7 @@ class Sampling(Trying):
             share = Share(start, self.size, self.count)
             if self.tried or not share.is_whole:
                 p.rng = noise
-                if parts and not self.is_second_pass and begun.has_other_model():
+                if parts and begun.has_other_model():
                     named = self._begin_again(begun, named)  # the share before ended in a refiner
                 self.jobs.begin(share)
             result, failed = self.attempt(functools.partial(self._one, share, arguments, named))

@@ -143,10 +143,13 @@ class Begun:
         state = _state()
         if self.job_number is not None:
             state.job_no, state.sampling_step = self.job_number, 0
-        if is_second_pass:
-            return False
         from modules import extra_networks, sd_models
 
+        if is_second_pass:
+            if self.has_other_model() and not hasattr(sd_models, "forge_model_reload"):
+                with sd_models.SkipWritingToConfig():
+                    sd_models.reload_model_weights(info=self.checkpoint)
+            return False
         other, was_second_pass = self.has_other_model(), bool(getattr(p, "is_hr_pass", False))
         if was_second_pass:
             p.is_hr_pass = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import gc
 import importlib.util
@@ -496,6 +497,18 @@ def test_every_share_begins_with_the_model_with_which_the_step_began(host):
     host.run(batch_size=4)
     assert sampled(host) == [4, 2, 2]
     assert began[-2:] == ["base", "base"]
+
+
+def test_a_share_of_a_second_pass_begins_with_that_pass_s_model(host):
+    models = sys.modules["modules.sd_models"]
+    model = models.model_data.sd_model
+    models.SkipWritingToConfig = contextlib.nullcontext
+    models.reload_model_weights = lambda info: setattr(model, "sd_checkpoint_info", info)
+    model.sd_checkpoint_info = "second"
+    begun = rescue_levers.Begun.now()
+    model.sd_checkpoint_info = "refiner"
+    assert not begun.again(SimpleNamespace(), is_second_pass=True)
+    assert model.sd_checkpoint_info == "second"
 
 
 def test_starting_again_wraps_once_and_stopping_leaves_nothing(host):
